@@ -59,7 +59,8 @@ void load(float* values, const TensorView& view, std::int64_t offset, std::int64
   if (view.dtype == DType::kF32) {
     std::copy_n(view.as<const float>() + offset, count, values);
   } else {
-    std::copy_n(view.as<const BFloat16>() + offset, count, values);
+    const auto* source = view.as<const BFloat16>() + offset;
+    std::transform(source, source + count, values, [](BFloat16 x) { return x.to_float(); });
   }
 }
 
@@ -68,7 +69,7 @@ void store(const TensorView& view, std::int64_t offset, const float* values, std
     std::copy_n(values, count, view.as<float>() + offset);
   } else {
     std::transform(values, values + count, view.as<BFloat16>() + offset,
-                   [](float value) { return BFloat16(value); });
+                   [](float value) { return BFloat16::from_float(value); });
   }
 }
 
