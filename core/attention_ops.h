@@ -31,6 +31,7 @@ struct DecodeRows {
   TensorView row_begin;  // [B + 1] int32: rows of request b are row_begin[b] .. row_begin[b+1]-1
   TensorView lengths;    // [B] int32: largest visible of the request's rows; what schedules split
   TensorView block_table;  // [B, columns] int32, manager pages; unused entries may be anything
+  std::int64_t q_len = 1;  // at least the most rows of one request; fixes a kernel's grid
 };
 
 struct DecodeScales {

@@ -106,7 +106,7 @@ TensorView DecodeWorkspace::view(const Tensor& storage, const Shape& shape) cons
 
 DecodeRows DecodeWorkspace::plan_rows() const {
   return {view(request_, {rows_}), view(visible_, {rows_}), view(row_begin_, {requests_ + 1}),
-          view(lengths_, {requests_}), view(block_table_, {requests_, columns_})};
+          view(lengths_, {requests_}), view(block_table_, {requests_, columns_}), max_q_len_};
 }
 TensorView DecodeWorkspace::slots() const { return view(slots_, {rows_}); }
 ScheduleTensors DecodeWorkspace::schedule() const {
