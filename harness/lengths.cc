@@ -1,0 +1,106 @@
+#include "harness/lengths.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace mladcp {
+namespace {
+
+std::vector<std::string_view> split_commas(std::string_view line) {
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  std::vector<std::string_view> fields;
+  for (;;) {
+    const std::size_t comma = line.find(',');
+    fields.push_back(line.substr(0, comma));
+    if (comma == std::string_view::npos) return fields;
+    line.remove_prefix(comma + 1);
+  }
+}
+
+struct Column {
+  std::size_t index;
+  std::string name;
+};
+
+Column find_column(const LengthsSource& source, const std::string& header) {
+  const std::vector<std::string_view> names = split_commas(header);
+  const std::vector<std::string> wanted =
+      source.column.empty() ? std::vector<std::string>{"ContextTokens", "input_tokens"}
+                            : std::vector<std::string>{source.column};
+  for (const std::string& name : wanted) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found != names.end()) return {static_cast<std::size_t>(found - names.begin()), name};
+  }
+  throw InvalidArgument(fmt::format("{}:1: no column {}; the header has {}", source.path,
+                                    fmt::join(wanted, " or "), fmt::join(names, ", ")));
+}
+
+std::int64_t parse_length(const LengthsSource& source, std::int64_t line, const Column& column,
+                          const std::string& text) {
+  const std::vector<std::string_view> fields = split_commas(text);
+  const std::string_view field =
+      column.index < fields.size() ? fields[column.index] : std::string_view();
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+  if (error != std::errc() || end != field.data() + field.size() || value < 0 ||
+      value > std::numeric_limits<std::int32_t>::max()) {
+    throw InvalidArgument(fmt::format("{}:{}: column {} holds '{}', must be a length 0..2147483647",
+                                      source.path, line, column.name, field));
+  }
+  return value;
+}
+
+}  // namespace
+
+LengthsSource parse_lengths_source(std::string_view text) {
+  const std::string whole(text);
+  const std::size_t colon = whole.rfind(':');
+  std::error_code error;
+  if (colon == std::string::npos || std::filesystem::exists(whole, error)) return {whole, ""};
+  return {whole.substr(0, colon), whole.substr(colon + 1)};
+}
+
+std::vector<std::int64_t> read_lengths(const LengthsSource& source, std::int64_t batch,
+                                       std::optional<std::uint64_t> seed) {
+  if (batch < 1) {
+    throw InvalidArgument(fmt::format("batch is {}, must be at least 1", batch));
+  }
+  std::ifstream file(source.path);
+  std::string text;
+  if (!file || !std::getline(file, text)) {
+    throw InvalidArgument(fmt::format(
+        "lengths file '{}' cannot be read or is empty; give a CSV file with a header line",
+        source.path));
+  }
+  const Column column = find_column(source, text);
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t line = 2; std::getline(file, text); ++line) {
+    if (text.empty() || text == "\r") continue;
+    lengths.push_back(parse_length(source, line, column, text));
+    if (!seed && static_cast<std::int64_t>(lengths.size()) == batch) return lengths;
+  }
+  if (static_cast<std::int64_t>(lengths.size()) < batch) {
+    throw InvalidArgument(fmt::format("{}: column {} has {} rows, batch asks for {}; lower batch",
+                                      source.path, column.name, lengths.size(), batch));
+  }
+  // A partial Fisher-Yates shuffle: the generator is the same everywhere, the standard
+  // distributions are not.
+  std::mt19937_64 random(*seed);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(batch); ++i) {
+    std::swap(lengths[i], lengths[i + random() % (lengths.size() - i)]);
+  }
+  lengths.resize(static_cast<std::size_t>(batch));
+  return lengths;
+}
+
+}  // namespace mladcp
