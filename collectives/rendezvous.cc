@@ -1,0 +1,130 @@
+#include "collectives/rendezvous.h"
+
+#include <algorithm>
+
+#include "collectives/mismatch.h"
+#include "core/error.h"
+
+namespace mladcp {
+
+Rendezvous::Rendezvous(int world_size, std::chrono::milliseconds timeout)
+    : timeout_(timeout), seats_(static_cast<std::size_t>(world_size)) {}
+
+void Rendezvous::join(int rank) {
+  const std::lock_guard lock(mutex_);
+  if (seats_[rank].joined) {
+    throw InvalidArgument("rank " + std::to_string(rank) +
+                          " of the group is taken; destroy its handle first");
+  }
+  seats_[rank] = {};
+  seats_[rank].joined = true;
+}
+
+void Rendezvous::leave(int rank) {
+  const std::lock_guard lock(mutex_);
+  seats_[rank].joined = false;
+  if (arrived_ > 0) fail_if_a_missing_rank_left();
+}
+
+void Rendezvous::abort(int rank, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  fail(Kind::kAborted, "rank " + std::to_string(rank) + " failed: " + reason);
+}
+
+void Rendezvous::meet(int rank, const CollectiveCall& call) {
+  std::unique_lock lock(mutex_);
+  if (failure_) raise(*failure_, "the group is refused since: ");
+  Seat& seat = seats_[rank];
+  seat.call = call;
+  seat.present = true;
+  last_arrival_ = Clock::now();
+  if (++arrived_ == static_cast<int>(seats_.size())) {
+    conclude();
+    return;
+  }
+  fail_if_a_missing_rank_left();
+  const std::uint64_t meeting = meeting_;
+  while (meeting_ == meeting && !failure_) {
+    // The clock starts anew with every arrival: it counts while all but the missing ranks wait.
+    const Clock::time_point deadline = last_arrival_ + timeout_;
+    if (Clock::now() >= deadline) {
+      fail(Kind::kTimeout, rank_list(missing_ranks()) + " did not come within " +
+                               std::to_string(timeout_.count()) + " ms; " + waiting());
+    } else {
+      changed_.wait_until(lock, deadline);
+    }
+  }
+  if (meeting_ == meeting) raise(*failure_, "");
+}
+
+void Rendezvous::expect_usable() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) raise(*failure_, "the group is refused since: ");
+}
+
+void Rendezvous::conclude() {
+  std::vector<CollectiveCall> calls;
+  const bool equal = std::all_of(seats_.begin(), seats_.end(), [this](const Seat& seat) {
+    return seat.call == seats_[0].call;
+  });
+  if (!equal) {
+    for (const Seat& seat : seats_) calls.push_back(seat.call);
+    fail(Kind::kMismatch, mismatch_message(calls));
+    raise(*failure_, "");
+  }
+  for (Seat& seat : seats_) {
+    seat.present = false;
+    ++seat.meetings;
+  }
+  arrived_ = 0;
+  ++meeting_;
+  changed_.notify_all();
+}
+
+void Rendezvous::fail_if_a_missing_rank_left() {
+  for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+    const Seat& seat = seats_[rank];
+    if (seat.joined || seat.present) continue;
+    // Two meetings a call: before the data moves and after.
+    fail(Kind::kAborted, "rank " + std::to_string(rank) + " left the group after " +
+                             std::to_string(seat.meetings / 2) + " calls, but " + waiting());
+    return;
+  }
+}
+
+void Rendezvous::fail(Kind kind, const std::string& message) {
+  if (!failure_) failure_ = Failure{kind, message};
+  changed_.notify_all();
+}
+
+void Rendezvous::raise(const Failure& failure, const char* prefix) {
+  const std::string message = prefix + failure.message;
+  switch (failure.kind) {
+    case Kind::kMismatch:
+      throw RankMismatch(message);
+    case Kind::kTimeout:
+      throw Timeout(message);
+    case Kind::kAborted:
+      break;
+  }
+  throw AbortedByPeer(message);
+}
+
+std::vector<int> Rendezvous::missing_ranks() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+    if (!seats_[rank].present) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+std::string Rendezvous::waiting() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
+    if (seats_[rank].present) ranks.push_back(static_cast<int>(rank));
+  }
+  return rank_list(ranks) + (ranks.size() == 1 ? " waits in " : " wait in ") +
+         describe(seats_[ranks[0]].call);
+}
+
+}  // namespace mladcp
