@@ -81,6 +81,18 @@ MLADCP_HOST_DEVICE constexpr std::int64_t table_columns(const KvSharding& shardi
   return length <= 0 ? 0 : (length + span - 1) / span;
 }
 
+// Column c of the table of a kernel whose page is smaller: a kernel page of kernel_page tokens is part
+// c % (page / kernel_page) of manager page c / (page / kernel_page). page % kernel_page == 0; slots do
+// not change.
+template <typename Table>
+MLADCP_HOST_DEVICE constexpr std::int64_t kernel_table_entry(const Table& block_table,
+                                                             std::int64_t column,
+                                                             std::int64_t page,
+                                                             std::int64_t kernel_page) {
+  const std::int64_t parts = page / kernel_page;
+  return static_cast<std::int64_t>(block_table[column / parts]) * parts + column % parts;
+}
+
 // The length a prefix cache may report as hit: whole pages of the sharded cache, page * N positions
 // each, of `common` equal tokens.
 MLADCP_HOST_DEVICE constexpr std::int64_t prefix_hit_length(const KvSharding& sharding,
