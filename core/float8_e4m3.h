@@ -31,8 +31,8 @@ struct Float8E4M3 {
     // The last bit of an fp32 that is 2^20 times larger is worth the last bit kept here. Adding
     // such a power of two rounds to that bit and leaves the count of it, 0 to 16, in the low bits.
     const std::int32_t rounder = exponent + (20 << 23);
-    const std::int32_t rounded = std::bit_cast<std::int32_t>(std::bit_cast<float>(clamped) +
-                                                             std::bit_cast<float>(rounder));
+    const std::int32_t rounded =
+        std::bit_cast<std::int32_t>(std::bit_cast<float>(clamped) + std::bit_cast<float>(rounder));
     // A count of 8 is the leading bit, which the exponent field stands for; 16 carries into it.
     const std::int32_t code = ((exponent - kMinExponent) >> 20) + (rounded - rounder);
 

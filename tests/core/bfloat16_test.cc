@@ -17,8 +17,8 @@ float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
 bool is_nan_code(int code) { return (code & 0x7FFF) > 0x7F80; }
 
-// The magnitude of a code 0..0x7F80 by its fields; infinity stands for the value 2^128 that rounding
-// takes it for.
+// The magnitude of a code 0..0x7F80 by its fields; infinity stands for the value 2^128 that
+// rounding takes it for.
 double magnitude_of_fields(int code) {
   const int exponent = code >> 7;
   const int mantissa = code & 0x7F;
@@ -57,7 +57,8 @@ TEST(BFloat16, RoundsToNearestEvenBetweenAllNeighbours) {
   for (int below = 0; below < 0x7F80; ++below) {
     // The tie, both its neighbours in fp32, and the floats next to the two codes.
     const std::uint32_t base = static_cast<std::uint32_t>(below) << 16;
-    for (const std::uint32_t low : {0x0000u, 0x0001u, 0x5A3Cu, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+    for (const std::uint32_t low :
+         {0x0000u, 0x0001u, 0x5A3Cu, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
       const float x = float_of(base | low);
       const int expected = nearest_of_two(x, below);
       ASSERT_EQ(BFloat16::from_float(x).bits, expected) << std::hexfloat << x;

@@ -127,9 +127,8 @@ TEST(Conversions, CalibratedScaleNeverClips) {
 TEST(Conversions, RefuseOtherSizesAndBadScales) {
   const std::vector<float> in(65);
   std::vector<Float8E4M3> out(64);
-  EXPECT_THAT([&] { convert(out, in); },
-              testing::ThrowsMessage<InvalidArgument>(
-                  testing::AllOf(testing::HasSubstr("64"), testing::HasSubstr("65"))));
+  EXPECT_THAT([&] { convert(out, in); }, testing::ThrowsMessage<InvalidArgument>(testing::AllOf(
+                                             testing::HasSubstr("64"), testing::HasSubstr("65"))));
   out.resize(65);
   for (const float scale : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(),
                             std::numeric_limits<float>::infinity()}) {
