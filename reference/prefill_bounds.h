@@ -1,0 +1,37 @@
+// How far a chunked prefill may lie from the FP64 oracle on the rows it saw (docs/numerics.md).
+//
+// To first order, with the sums of PrefillReference:
+//   output  out_unit |out|                                              one rounding at the end
+//         + 4 sqrt(projection_unit^2 (logit_squares + value_squares) + p_unit^2 value_squares)
+//         + fp32_unit (16 (logit_weighted + |out| lse_magnitude) + chain * magnitude)
+//   lse     4 projection_unit sqrt(lse_squares) + fp32_unit (16 lse_magnitude + chain)
+//   chain = (chunks + 1) (2 |lse| + 8) + log(keys) + 4 sqrt(keys) + 16
+// Keys and values of a row are rounded to the projection's dtype: unbiased, so they add as squares,
+// 4 standard bounds (the worst case up to 16 keys). The rest is fp32: dot products, exponentials,
+// sums, one merge a chunk. Sums inside the projections are left out: their variance is 2^-23 of
+// that rounding's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "reference/prefill_oracle.h"
+
+namespace mladcp {
+
+struct PrefillFormats {
+  double projection_unit = 0x1p-8;  // keys and values in bf16
+  double p_unit = 0.0;              // P in fp32; 2^-8 when it is rounded to bf16
+  double out_unit = 0x1p-8;         // output in bf16; 0 for the running result in fp32
+  double fp32_unit = 0x1p-24;       // 2^-23 where a tensor core truncates
+  std::int64_t chunks = 0;          // merges
+};
+
+struct PrefillBounds {
+  std::vector<double> out;  // [rows, Vd]
+  std::vector<double> lse;  // [rows]
+};
+
+PrefillBounds prefill_bounds(const PrefillReference& reference, const PrefillFormats& formats);
+
+}  // namespace mladcp

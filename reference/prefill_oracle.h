@@ -1,0 +1,46 @@
+// The FP64 oracle of chunked prefill: the whole unsharded problem, one softmax per query row over
+// [context rows | new rows], causal among the new. It knows nothing of ranks, chunks or pages.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/prefill_plan.h"
+#include "core/tensor.h"
+
+namespace mladcp {
+
+// Host tensors of any float dtype. The rows decide what is measured: given as dequantised from the
+// cache, they judge the implementation; given as they were before quantising, the number format.
+struct PrefillProblem {
+  std::span<const PrefillRequest> requests;  // [B]
+  float softmax_scale = 1.0F;
+  TensorView query;         // [T, A, P + R], all A heads
+  TensorView context_rows;  // [sum of contexts, D]: requests in order, positions in order
+  TensorView new_rows;      // [T, D]
+  TensorView w_uk;          // [A, P, L]
+  TensorView w_uv;          // [A, L, Vd]
+};
+
+// One head's result for some query rows, and the sums that error bounds are made of. With softmax
+// weights p_j, logits l_j, values v_j of the row's keys j:
+//   sigma_j^2 = softmax_scale^2 * sum over d < P of (q_d * k_jd)^2
+//   a_j       = softmax_scale   * sum over d of |q_d * k_jd|
+struct PrefillReference {
+  std::vector<double> out;             // [rows, Vd]
+  std::vector<double> value_squares;   // [rows, Vd]  sum p^2 v^2
+  std::vector<double> logit_squares;   // [rows, Vd]  sum p^2 sigma^2 (v - out)^2
+  std::vector<double> magnitude;       // [rows, Vd]  sum p |v|
+  std::vector<double> logit_weighted;  // [rows, Vd]  sum p a |v|
+  std::vector<double> lse;             // [rows] natural
+  std::vector<double> lse_squares;     // [rows]  sum p^2 sigma^2
+  std::vector<double> lse_magnitude;   // [rows]  sum p a
+  std::vector<std::int64_t> keys;      // [rows]
+};
+
+// rows: rising indices into [0, T). InvalidArgument when the tensors do not belong together.
+PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t head,
+                                   std::span<const std::int64_t> rows);
+
+}  // namespace mladcp

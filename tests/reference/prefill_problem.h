@@ -1,0 +1,275 @@
+// Whole prefill problems for the tests: prompts, sharded and poisoned caches, all ranks run through
+// an in-process group, and the verdict against the oracle.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "collectives/in_process_group.h"
+#include "core/conversions.h"
+#include "core/prefill.h"
+#include "reference/cpu_ops.h"
+#include "reference/prefill_bounds.h"
+#include "reference/prefill_oracle.h"
+#include "tests/reference/host_tensors.h"
+
+namespace mladcp {
+
+struct PrefillShape {
+  MlaDims dims{40, 8, 12, 10};
+  std::int64_t local_heads = 3;  // H; the group has N * H
+  KvSharding sharding;
+  std::int64_t page_size = 16;
+  std::int64_t workspace_rows = 0;
+  DType kv_dtype = DType::kE4M3;
+  float k_scale = 0.02F;
+  float softmax_scale = 0.25F;
+  std::vector<PrefillRequest> requests;
+  std::uint64_t seed = 1;
+};
+
+inline ParallelConfig config_of(const PrefillShape& shape) {
+  ParallelConfig config;
+  config.tp = config.dcp = shape.sharding.world_size;
+  config.heads = shape.local_heads * config.dcp;
+  config.interleave = shape.sharding.interleave;
+  config.page_size = shape.page_size;
+  config.kv_dtype = shape.kv_dtype;
+  config.k_scale = shape.k_scale;
+  return config;
+}
+
+// Row as the cache gives it back: through e4m3, or unchanged.
+inline void through_cache(std::span<BFloat16> row, DType kv_dtype, float scale) {
+  if (kv_dtype == DType::kBF16) return;
+  std::vector<Float8E4M3> codes(row.size());
+  quantize(std::span<Float8E4M3>(codes), std::span<const BFloat16>(row), scale);
+  dequantize(row, std::span<const Float8E4M3>(codes), scale);
+}
+
+class PrefillWorld {
+ public:
+  explicit PrefillWorld(const PrefillShape& shape) : shape_(shape), numbers_(shape.seed) {
+    const MlaDims& d = shape.dims;
+    const std::int64_t heads = shape.local_heads * shape.sharding.world_size;
+    w_uk_ = random_tensor(DType::kBF16, {heads, d.nope, d.latent}, "w_uk", numbers_, 0.05F, 0.2F);
+    w_uv_ = random_tensor(DType::kBF16, {heads, d.latent, d.value}, "w_uv", numbers_, 0.05F, 0.2F);
+    std::int64_t longest = 0;
+    for (const PrefillRequest& request : shape.requests) {
+      prompts_.push_back(
+          random_tensor(DType::kBF16, {kLongest, d.row()}, "prompt", numbers_, 0.5F));
+      longest = std::max(longest, request.context + request.new_tokens);
+    }
+    // Room for later turns: a table wider than the first step needs.
+    table_.columns = table_columns(shape.sharding, longest, shape.page_size) + 4;
+    pages_ = table_.columns * static_cast<std::int64_t>(shape.requests.size()) + 1;
+    table_.pages.resize(static_cast<std::size_t>(pages_));
+    std::iota(table_.pages.begin(), table_.pages.end(), 0);
+    std::shuffle(table_.pages.begin(), table_.pages.end(), numbers_.engine());
+    table_.pages.pop_back();
+    fill_caches();
+    begin_step(shape.requests);
+  }
+
+  // The query and rows of a step; tokens are those of the prompts at the step's positions.
+  void begin_step(const std::vector<PrefillRequest>& requests) {
+    requests_ = requests;
+    const MlaDims& d = shape_.dims;
+    std::int64_t rows = 0;
+    std::int64_t contexts = 0;
+    for (const PrefillRequest& request : requests) {
+      rows += request.new_tokens;
+      contexts += request.context;
+    }
+    query_ = random_tensor(DType::kBF16, {rows, w_uk_.shape()[0], d.nope + d.rope}, "query",
+                           numbers_, 0.1F);
+    new_rows_ = host_tensor(DType::kBF16, {rows, d.row()}, "new rows");
+    context_rows_ = host_tensor(DType::kBF16, {contexts, d.row()}, "context rows");
+    std::int64_t t = 0;
+    std::int64_t c = 0;
+    for (std::size_t b = 0; b < requests.size(); ++b) {
+      const TensorView prompt = prompts_[b];
+      const auto& [context, added] = requests[b];
+      for (std::int64_t p = 0; p < context + added; ++p) {
+        const TensorView to = p < context ? context_rows_.view() : new_rows_.view();
+        const std::int64_t row = p < context ? c++ : t++;
+        copy_row(to, offset_of(to, row), prompt, offset_of(prompt, p));
+        if (p < context) {
+          through_cache(
+              {context_rows_.as<BFloat16>() + row * d.row(), static_cast<std::size_t>(d.row())},
+              shape_.kv_dtype, shape_.k_scale);
+        }
+      }
+    }
+  }
+
+  PrefillProblem problem() const {
+    return {requests_, shape_.softmax_scale, query_, context_rows_, new_rows_, w_uk_, w_uv_};
+  }
+  PrefillPlan plan(std::int64_t rank) const {
+    return plan_prefill({shape_.sharding, shape_.page_size, shape_.workspace_rows}, {rank, pages_},
+                        requests_, table_);
+  }
+  PrefillLimits limits() const { return {new_rows_.shape()[0], shape_.workspace_rows}; }
+  KvCache cache(std::int64_t rank) const {
+    return {caches_[static_cast<std::size_t>(rank)], shape_.k_scale};
+  }
+  PrefillInputs inputs(std::int64_t rank) const {
+    const std::int64_t h = shape_.local_heads;
+    const TensorView rows = new_rows_;
+    return {query_.view().narrow(1, rank * h, h),
+            rows.narrow(1, 0, shape_.dims.latent),
+            rows.narrow(1, shape_.dims.latent, shape_.dims.rope),
+            w_uk_.view().narrow(0, rank * h, h),
+            w_uv_.view().narrow(0, rank * h, h),
+            cache(rank)};
+  }
+  const PrefillShape& shape() const { return shape_; }
+  const BlockTable& table() const { return table_; }
+  std::int64_t rows() const { return new_rows_.shape()[0]; }
+
+ private:
+  static constexpr std::int64_t kLongest = 700;  // tokens of a prompt over all its turns
+
+  // Dealt out position by position; every slot without a token is NaN.
+  void fill_caches() {
+    const auto& [n, interleave] = shape_.sharding;
+    const MlaDims& d = shape_.dims;
+    for (std::int64_t r = 0; r < n; ++r) {
+      caches_.push_back(host_tensor(shape_.kv_dtype, {pages_, shape_.page_size, d.row()}, "cache"));
+      poison(caches_.back());
+      const CpuCacheOps ops(1);
+      for (std::size_t b = 0; b < prompts_.size(); ++b) {
+        std::int64_t local = 0;
+        for (std::int64_t p = 0; p < shape_.requests[b].context; ++p) {
+          if (p / interleave % n != r) continue;
+          const std::int64_t page = table_.row(
+              static_cast<std::int64_t>(b))[static_cast<std::size_t>(local / shape_.page_size)];
+          store(caches_.back(), page * shape_.page_size + local % shape_.page_size, prompts_[b], p);
+          ++local;
+        }
+      }
+    }
+  }
+
+  void store(const Tensor& cache, std::int64_t slot, const Tensor& prompt, std::int64_t p) const {
+    const auto width = static_cast<std::size_t>(shape_.dims.row());
+    const std::span<const BFloat16> row(prompt.as<BFloat16>() + p * shape_.dims.row(), width);
+    if (shape_.kv_dtype == DType::kE4M3) {
+      quantize(std::span(cache.as<Float8E4M3>() + slot * shape_.dims.row(), width), row,
+               shape_.k_scale);
+    } else {
+      std::copy(row.begin(), row.end(), cache.as<BFloat16>() + slot * shape_.dims.row());
+    }
+  }
+
+  PrefillShape shape_;
+  Numbers numbers_;
+  std::vector<PrefillRequest> requests_;
+  std::vector<Tensor> prompts_;  // per request [kLongest, D]
+  std::vector<Tensor> caches_;   // per rank
+  BlockTable table_;
+  std::int64_t pages_ = 0;
+  Tensor w_uk_, w_uv_, query_, new_rows_, context_rows_;
+};
+
+// One rank's results, in memory of their own.
+struct PrefillResult {
+  Tensor output;   // [T, H, Vd] bf16
+  Tensor running;  // [T, H, Vd] fp32
+  Tensor lse;      // [T, H]
+  std::int64_t chunks = 0;
+};
+
+using OpsOfWorkspace = std::function<Ops(CpuOps&, const PrefillWorkspace&)>;
+
+inline PrefillResult run_rank(
+    const PrefillWorld& world, Collective& collective, int threads = 1,
+    const std::function<void(const PrefillWorkspace&, const Ops&)>& step = {}) {
+  const ParallelConfig config = config_of(world.shape());
+  PrefillWorkspace workspace(host_device(), config, world.shape().dims, world.limits());
+  workspace.load(world.plan(collective.rank()), kHostStream);
+  CpuOps ops(threads);
+  if (step) {
+    step(workspace, ops.ops());
+  } else {
+    prefill(config, world.shape().softmax_scale, world.inputs(collective.rank()), workspace,
+            ops.ops(), collective, kHostStream);
+  }
+  return {copied_to_host(workspace.output(), kHostStream),
+          copied_to_host(workspace.running(), kHostStream),
+          copied_to_host(workspace.running_lse(), kHostStream), workspace.chunks()};
+}
+
+inline std::vector<PrefillResult> run_ranks(const PrefillWorld& world, int threads = 1) {
+  const auto n = static_cast<int>(world.shape().sharding.world_size);
+  std::vector<PrefillResult> results(static_cast<std::size_t>(n));
+  InProcessGroup group(n);
+  group.run([&](Collective& collective) {
+    results[static_cast<std::size_t>(collective.rank())] = run_rank(world, collective, threads);
+  });
+  return results;
+}
+
+// Fails with the worst element when a result lies outside its bound. Returns the largest share of a
+// bound that was used.
+inline double expect_within(const char* what, const std::vector<float>& got, std::int64_t stride,
+                            std::int64_t offset, const std::vector<double>& wanted,
+                            const std::vector<double>& bound, std::int64_t width) {
+  double worst = 0.0;
+  std::size_t at = 0;
+  const auto value = [&](std::size_t i) {
+    const auto row = static_cast<std::int64_t>(i) / width;
+    return got[static_cast<std::size_t>(row * stride + offset +
+                                        static_cast<std::int64_t>(i) % width)];
+  };
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double share = std::abs(value(i) - wanted[i]) / bound[i];
+    if (std::isnan(share) || share > worst) {
+      worst = std::isnan(share) ? HUGE_VAL : share;
+      at = i;
+    }
+  }
+  EXPECT_LE(worst, 1.0) << what << ": row " << at / static_cast<std::size_t>(width) << " channel "
+                        << at % static_cast<std::size_t>(width) << " got " << value(at)
+                        << ", wanted " << wanted[at] << " within " << bound[at];
+  return worst;
+}
+
+inline void expect_oracle(const PrefillWorld& world, const std::vector<PrefillResult>& results) {
+  const std::int64_t h = world.shape().local_heads;
+  const std::int64_t width = world.shape().dims.value;
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(world.rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  for (std::size_t r = 0; r < results.size(); ++r) {
+    const std::vector<float> output = values_of(results[r].output);
+    const std::vector<float> running = values_of(results[r].running);
+    const std::vector<float> lse = values_of(results[r].lse);
+    for (std::int64_t head = 0; head < h; ++head) {
+      SCOPED_TRACE("rank " + std::to_string(r) + " head " + std::to_string(head));
+      const PrefillReference reference =
+          prefill_reference(world.problem(), static_cast<std::int64_t>(r) * h + head, rows);
+      PrefillFormats formats;
+      formats.chunks = results[r].chunks;
+      const PrefillBounds rounded = prefill_bounds(reference, formats);
+      formats.out_unit = 0.0;
+      const PrefillBounds fp32 = prefill_bounds(reference, formats);
+      expect_within("output", output, h * width, head * width, reference.out, rounded.out, width);
+      expect_within("running", running, h * width, head * width, reference.out, fp32.out, width);
+      expect_within("lse", lse, h, head, reference.lse, fp32.lse, 1);
+    }
+  }
+}
+
+inline bool same_bits(const PrefillResult& a, const PrefillResult& b) {
+  return bytes_of(a.output) == bytes_of(b.output) && bytes_of(a.running) == bytes_of(b.running) &&
+         bytes_of(a.lse) == bytes_of(b.lse);
+}
+
+}  // namespace mladcp
