@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "core/bfloat16.h"
+#include "core/conversions.h"
 #include "core/device.h"
 #include "core/error.h"
 
@@ -55,21 +57,19 @@ void for_each_outer(std::span<const TensorView> views, int outer_dims, int dim,
 
 bool is_summable(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
-void load(float* values, const TensorView& view, std::int64_t offset, std::int64_t count) {
+void load(std::span<float> values, const TensorView& view, std::int64_t offset) {
   if (view.dtype == DType::kF32) {
-    std::copy_n(view.as<const float>() + offset, count, values);
+    std::copy_n(view.as<const float>() + offset, values.size(), values.begin());
   } else {
-    const auto* source = view.as<const BFloat16>() + offset;
-    std::transform(source, source + count, values, [](BFloat16 x) { return x.to_float(); });
+    convert(values, std::span(view.as<const BFloat16>() + offset, values.size()));
   }
 }
 
-void store(const TensorView& view, std::int64_t offset, const float* values, std::int64_t count) {
+void store(const TensorView& view, std::int64_t offset, std::span<const float> values) {
   if (view.dtype == DType::kF32) {
-    std::copy_n(values, count, view.as<float>() + offset);
+    std::copy(values.begin(), values.end(), view.as<float>() + offset);
   } else {
-    std::transform(values, values + count, view.as<BFloat16>() + offset,
-                   [](float value) { return BFloat16::from_float(value); });
+    convert(std::span(view.as<BFloat16>() + offset, values.size()), values);
   }
 }
 
@@ -96,17 +96,19 @@ void expect_summable(const TensorView& out, std::span<const TensorView> inputs) 
 // views: the output, then the inputs in rank order; `at`: where the dense block starts in each.
 void sum_block(std::span<const TensorView> views, std::span<const std::int64_t> at,
                std::int64_t elements) {
-  constexpr std::int64_t kChunk = 512;  // sums stay in the first-level cache
-  float sums[kChunk];
+  // Sums stay in registers and the first-level cache. The addition runs over the whole chunk: at a
+  // constant length the compiler makes it SIMD code; what lies behind `count` is never stored.
+  constexpr std::int64_t kChunk = 64;
+  std::array<float, kChunk> sums{};
+  std::array<float, kChunk> addend{};
   for (std::int64_t begin = 0; begin < elements; begin += kChunk) {
-    const std::int64_t count = std::min(kChunk, elements - begin);
-    load(sums, views[1], at[1] + begin, count);
+    const auto count = static_cast<std::size_t>(std::min(kChunk, elements - begin));
+    load(std::span(sums).first(count), views[1], at[1] + begin);
     for (std::size_t v = 2; v < views.size(); ++v) {
-      float addend[kChunk];
-      load(addend, views[v], at[v] + begin, count);
-      for (std::int64_t i = 0; i < count; ++i) sums[i] += addend[i];
+      load(std::span(addend).first(count), views[v], at[v] + begin);
+      for (std::size_t i = 0; i < kChunk; ++i) sums[i] += addend[i];
     }
-    store(views[0], at[0] + begin, sums, count);
+    store(views[0], at[0] + begin, std::span(sums).first(count));
   }
 }
 
