@@ -46,7 +46,8 @@ TEST(Prefill, IsOneSoftmaxOverContextAndNewRows) {
                    << g.workspace_rows << " " << name(kv_dtype));
       const PrefillWorld world(
           shape_of(g.world_size, g.interleave, g.workspace_rows, kMixed, kv_dtype));
-      expect_oracle(world, run_ranks(world));
+      // Within the bound, and the bound is no larger than the errors warrant.
+      EXPECT_GT(expect_oracle(world, run_ranks(world)), 0.25);
     }
   }
 }
