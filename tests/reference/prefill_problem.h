@@ -45,6 +45,31 @@ inline ParallelConfig config_of(const PrefillShape& shape) {
   return config;
 }
 
+// Weights and prompts: what the tokens of every request are, whatever step they come in.
+struct PrefillModel {
+  Tensor w_uk;                  // [A, P, L] bf16
+  Tensor w_uv;                  // [A, L, Vd] bf16
+  std::vector<Tensor> rows;     // per request [tokens, D] bf16
+  std::vector<Tensor> queries;  // per request [tokens, A, P + R] bf16
+};
+
+inline PrefillModel random_model(const PrefillShape& shape) {
+  constexpr std::int64_t kTokens = 200;  // of a request over all its turns
+  Numbers numbers(shape.seed);
+  const MlaDims& d = shape.dims;
+  const std::int64_t heads = shape.local_heads * shape.sharding.world_size;
+  PrefillModel model;
+  model.w_uk = random_tensor(DType::kBF16, {heads, d.nope, d.latent}, "w_uk", numbers, 0.05F, 0.2F);
+  model.w_uv =
+      random_tensor(DType::kBF16, {heads, d.latent, d.value}, "w_uv", numbers, 0.05F, 0.2F);
+  for (std::size_t b = 0; b < shape.requests.size(); ++b) {
+    model.rows.push_back(random_tensor(DType::kBF16, {kTokens, d.row()}, "rows", numbers, 0.5F));
+    model.queries.push_back(
+        random_tensor(DType::kBF16, {kTokens, heads, d.nope + d.rope}, "queries", numbers, 0.1F));
+  }
+  return model;
+}
+
 // Row as the cache gives it back: through e4m3, or unchanged.
 inline void through_cache(std::span<BFloat16> row, DType kv_dtype, float scale) {
   if (kv_dtype == DType::kBF16) return;
@@ -55,15 +80,12 @@ inline void through_cache(std::span<BFloat16> row, DType kv_dtype, float scale) 
 
 class PrefillWorld {
  public:
-  explicit PrefillWorld(const PrefillShape& shape) : shape_(shape), numbers_(shape.seed) {
-    const MlaDims& d = shape.dims;
-    const std::int64_t heads = shape.local_heads * shape.sharding.world_size;
-    w_uk_ = random_tensor(DType::kBF16, {heads, d.nope, d.latent}, "w_uk", numbers_, 0.05F, 0.2F);
-    w_uv_ = random_tensor(DType::kBF16, {heads, d.latent, d.value}, "w_uv", numbers_, 0.05F, 0.2F);
+  explicit PrefillWorld(const PrefillShape& shape) : PrefillWorld(shape, random_model(shape)) {}
+
+  PrefillWorld(const PrefillShape& shape, PrefillModel model)
+      : shape_(shape), model_(std::move(model)) {
     std::int64_t longest = 0;
     for (const PrefillRequest& request : shape.requests) {
-      prompts_.push_back(
-          random_tensor(DType::kBF16, {kLongest, d.row()}, "prompt", numbers_, 0.5F));
       longest = std::max(longest, request.context + request.new_tokens);
     }
     // Room for later turns: a table wider than the first step needs.
@@ -71,13 +93,14 @@ class PrefillWorld {
     pages_ = table_.columns * static_cast<std::int64_t>(shape.requests.size()) + 1;
     table_.pages.resize(static_cast<std::size_t>(pages_));
     std::iota(table_.pages.begin(), table_.pages.end(), 0);
-    std::shuffle(table_.pages.begin(), table_.pages.end(), numbers_.engine());
+    Numbers numbers(shape.seed + 1);
+    std::shuffle(table_.pages.begin(), table_.pages.end(), numbers.engine());
     table_.pages.pop_back();
     fill_caches();
     begin_step(shape.requests);
   }
 
-  // The query and rows of a step; tokens are those of the prompts at the step's positions.
+  // The queries and rows of a step: those of the requests' tokens at the step's positions.
   void begin_step(const std::vector<PrefillRequest>& requests) {
     requests_ = requests;
     const MlaDims& d = shape_.dims;
@@ -87,30 +110,26 @@ class PrefillWorld {
       rows += request.new_tokens;
       contexts += request.context;
     }
-    query_ = random_tensor(DType::kBF16, {rows, w_uk_.shape()[0], d.nope + d.rope}, "query",
-                           numbers_, 0.1F);
+    query_ = host_tensor(DType::kBF16, {rows, model_.w_uk.shape()[0], d.nope + d.rope}, "query");
     new_rows_ = host_tensor(DType::kBF16, {rows, d.row()}, "new rows");
     context_rows_ = host_tensor(DType::kBF16, {contexts, d.row()}, "context rows");
     std::int64_t t = 0;
     std::int64_t c = 0;
     for (std::size_t b = 0; b < requests.size(); ++b) {
-      const TensorView prompt = prompts_[b];
       const auto& [context, added] = requests[b];
-      for (std::int64_t p = 0; p < context + added; ++p) {
-        const TensorView to = p < context ? context_rows_.view() : new_rows_.view();
-        const std::int64_t row = p < context ? c++ : t++;
-        copy_row(to, offset_of(to, row), prompt, offset_of(prompt, p));
-        if (p < context) {
-          through_cache(
-              {context_rows_.as<BFloat16>() + row * d.row(), static_cast<std::size_t>(d.row())},
-              shape_.kv_dtype, shape_.k_scale);
-        }
-      }
+      copy_rows(context_rows_, c, model_.rows[b], 0, context);
+      copy_rows(new_rows_, t, model_.rows[b], context, added);
+      copy_rows(query_, t, model_.queries[b], context, added);
+      c += context;
+      t += added;
     }
+    through_cache({context_rows_.as<BFloat16>(), static_cast<std::size_t>(contexts * d.row())},
+                  shape_.kv_dtype, shape_.k_scale);
   }
 
   PrefillProblem problem() const {
-    return {requests_, shape_.softmax_scale, query_, context_rows_, new_rows_, w_uk_, w_uv_};
+    return {requests_, shape_.softmax_scale, query_,     context_rows_,
+            new_rows_, model_.w_uk,          model_.w_uv};
   }
   PrefillPlan plan(std::int64_t rank) const {
     return plan_prefill({shape_.sharding, shape_.page_size, shape_.workspace_rows}, {rank, pages_},
@@ -126,8 +145,8 @@ class PrefillWorld {
     return {query_.view().narrow(1, rank * h, h),
             rows.narrow(1, 0, shape_.dims.latent),
             rows.narrow(1, shape_.dims.latent, shape_.dims.rope),
-            w_uk_.view().narrow(0, rank * h, h),
-            w_uv_.view().narrow(0, rank * h, h),
+            model_.w_uk.view().narrow(0, rank * h, h),
+            model_.w_uv.view().narrow(0, rank * h, h),
             cache(rank)};
   }
   const PrefillShape& shape() const { return shape_; }
@@ -135,7 +154,11 @@ class PrefillWorld {
   std::int64_t rows() const { return new_rows_.shape()[0]; }
 
  private:
-  static constexpr std::int64_t kLongest = 700;  // tokens of a prompt over all its turns
+  static void copy_rows(const TensorView& to, std::int64_t to_begin, const TensorView& from,
+                        std::int64_t from_begin, std::int64_t count) {
+    host_device().copy_strided(to.narrow(0, to_begin, count), from.narrow(0, from_begin, count),
+                               kHostStream);
+  }
 
   // Dealt out position by position; every slot without a token is NaN.
   void fill_caches() {
@@ -144,23 +167,23 @@ class PrefillWorld {
     for (std::int64_t r = 0; r < n; ++r) {
       caches_.push_back(host_tensor(shape_.kv_dtype, {pages_, shape_.page_size, d.row()}, "cache"));
       poison(caches_.back());
-      const CpuCacheOps ops(1);
-      for (std::size_t b = 0; b < prompts_.size(); ++b) {
+      for (std::size_t b = 0; b < model_.rows.size(); ++b) {
         std::int64_t local = 0;
         for (std::int64_t p = 0; p < shape_.requests[b].context; ++p) {
           if (p / interleave % n != r) continue;
           const std::int64_t page = table_.row(
               static_cast<std::int64_t>(b))[static_cast<std::size_t>(local / shape_.page_size)];
-          store(caches_.back(), page * shape_.page_size + local % shape_.page_size, prompts_[b], p);
+          store(caches_.back(), page * shape_.page_size + local % shape_.page_size, model_.rows[b],
+                p);
           ++local;
         }
       }
     }
   }
 
-  void store(const Tensor& cache, std::int64_t slot, const Tensor& prompt, std::int64_t p) const {
+  void store(const Tensor& cache, std::int64_t slot, const Tensor& rows, std::int64_t p) const {
     const auto width = static_cast<std::size_t>(shape_.dims.row());
-    const std::span<const BFloat16> row(prompt.as<BFloat16>() + p * shape_.dims.row(), width);
+    const std::span<const BFloat16> row(rows.as<BFloat16>() + p * shape_.dims.row(), width);
     if (shape_.kv_dtype == DType::kE4M3) {
       quantize(std::span(cache.as<Float8E4M3>() + slot * shape_.dims.row(), width), row,
                shape_.k_scale);
@@ -170,13 +193,12 @@ class PrefillWorld {
   }
 
   PrefillShape shape_;
-  Numbers numbers_;
+  PrefillModel model_;
   std::vector<PrefillRequest> requests_;
-  std::vector<Tensor> prompts_;  // per request [kLongest, D]
-  std::vector<Tensor> caches_;   // per rank
+  std::vector<Tensor> caches_;  // per rank
   BlockTable table_;
   std::int64_t pages_ = 0;
-  Tensor w_uk_, w_uv_, query_, new_rows_, context_rows_;
+  Tensor query_, new_rows_, context_rows_;
 };
 
 // One rank's results, in memory of their own.
@@ -186,8 +208,6 @@ struct PrefillResult {
   Tensor lse;      // [T, H]
   std::int64_t chunks = 0;
 };
-
-using OpsOfWorkspace = std::function<Ops(CpuOps&, const PrefillWorkspace&)>;
 
 inline PrefillResult run_rank(
     const PrefillWorld& world, Collective& collective, int threads = 1,
