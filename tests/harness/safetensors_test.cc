@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,6 +69,13 @@ TEST(Safetensors, GivesBackEveryByteOfEveryDType) {
   }
   const std::string path = temporary_path("round_trip.safetensors");
   write_safetensors(path, views, {{"source", "a test"}});
+
+  // The largest elements first: whoever maps the file finds every tensor aligned.
+  std::stringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  EXPECT_THAT(content.str(), HasSubstr(R"("doubles":{"data_offsets":[0,48])"));
+  EXPECT_THAT(content.str(), HasSubstr(R"("longs":{"data_offsets":[48,64])"));
+  EXPECT_THAT(content.str(), HasSubstr(R"("odd_bytes":{"data_offsets":[92,107])"));
 
   const SafetensorsFile read = read_safetensors(path);
   EXPECT_EQ(read.tensors.size(), views.size());

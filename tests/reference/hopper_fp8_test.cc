@@ -170,6 +170,14 @@ TEST(HopperModel, TruncatesTowardZeroOnBothSides) {
   }
 }
 
+TEST(HopperModel, TruncatesTowardZeroBelowTheSmallestNormalFp32) {
+  for (const float sign : {1.0f, -1.0f}) {
+    EXPECT_EQ(one_instruction<BFloat16>({bf16(0x1p-75f)}, {bf16(sign * 0x1.8p-75f)}, 0, 16), 0.0f);
+    EXPECT_EQ(one_instruction<BFloat16>({bf16(0x1p-74f)}, {bf16(sign * 0x1.cp-75f)}, 0, 16),
+              sign * 0x1p-149f);
+  }
+}
+
 TEST(HopperModel, EqualsTheRuleOnRandomE4M3Dots) {
   std::mt19937 random(23);
   std::normal_distribution<float> normal;
