@@ -28,12 +28,24 @@ struct Element {
 
 // The fields of an IEEE-like format with `mantissa_bits` and `exponent_bits`.
 template <typename Real>
-Element<Real> decode(std::uint32_t bits, int exponent_bits, int mantissa_bits, Real value) {
+constexpr Element<Real> decode(std::uint32_t bits, int exponent_bits, int mantissa_bits,
+                               Real value) {
   const auto field =
       static_cast<std::int32_t>((bits >> mantissa_bits) & ((1u << exponent_bits) - 1u));
   const std::int32_t bias = (1 << (exponent_bits - 1)) - 1;
   return {value, value == 0 ? kNoExponent : std::max(field, 1) - bias};
 }
+
+constexpr std::array<Element<float>, 256> make_e4m3_elements() {
+  std::array<Element<float>, 256> elements{};
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    const auto value = Float8E4M3::from_bits(static_cast<std::uint8_t>(code)).to_float();
+    elements[code] = decode(code, 4, 3, value);
+  }
+  return elements;
+}
+
+constexpr std::array<Element<float>, 256> kE4M3Elements = make_e4m3_elements();
 
 // Real holds products and scaled products exactly, Integer their sum in units of 2^(E - F).
 struct E4M3Rule {
@@ -45,7 +57,7 @@ struct E4M3Rule {
   static constexpr int kWidth = 14;
   static constexpr std::int32_t kMinProductExponent = 2 * -6;
 
-  static Element<Real> element(Operand x) { return decode<Real>(x.bits, 4, 3, x.to_float()); }
+  static Element<Real> element(Operand x) { return kE4M3Elements[x.bits]; }
 };
 
 struct WideRule {
