@@ -1,9 +1,12 @@
 // What chunked prefill asks of the cache and query operations on the host: gather and dequantise,
 // reorganise, and the kv_b up-projection.
 #include <Eigen/Core>
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/conversions.h"
 #include "core/error.h"
@@ -33,77 +36,92 @@ void expect_host_all(std::initializer_list<TensorView> views) {
   for (const TensorView& view : views) expect_host(view);
 }
 
-// Where the destination rows of a chunk come from.
-class ChunkRows {
- public:
-  ChunkRows(const KvCache& cache, const TensorView& block_table, const ContextChunkTensors& chunk)
-      : cache_(cache), table_(block_table), chunk_(chunk) {}
-
-  // Everything that could lead a read astray, named; nothing of the cache is read.
-  void check() const {
-    for (std::int64_t s = 0; s < requests(); ++s) check_request(s);
-    for (std::int64_t t = 0; t < chunk_.token_to_seq.size(0); ++t) check_row(t);
-  }
-
-  // The offset, in elements, of destination row t's source.
-  std::int64_t source(std::int64_t t) const {
-    const std::int64_t s = index_at(chunk_.token_to_seq, t);
-    const std::int64_t off = local_row(t, s);
-    const std::int64_t page = index(table_, s, off / cache_.page_size());
-    return cache_row_offset(page, off % cache_.page_size(), cache_.data.strides[0],
-                            cache_.data.strides[1]);
-  }
-
- private:
-  std::int64_t requests() const { return table_.size(0); }
-
-  static std::int64_t index(const TensorView& view, std::int64_t i, std::int64_t j) {
-    return view.as<const std::int32_t>()[offset_of(view, i, j)];
-  }
-
-  std::int64_t local_row(std::int64_t t, std::int64_t s) const {
-    return t - index_at(chunk_.cu_seq_lens, s) + index_at(chunk_.seq_starts, s);
-  }
-
-  void check_request(std::int64_t s) const {
-    const std::string request = " of request " + std::to_string(s);
-    const std::int64_t begin = index_at(chunk_.cu_seq_lens, s);
-    const std::int64_t rows = index_at(chunk_.cu_seq_lens, s + 1) - begin;
-    const std::int64_t start = index_at(chunk_.seq_starts, s);
-    if (s == 0 && begin != 0) refuse(entry(chunk_.cu_seq_lens, 0), begin, "must be 0");
-    if (rows < 0) refuse("length" + request, rows, "must not be negative; cu_seq_lens must rise");
-    if (start < 0) refuse("seq_starts" + request, start, "must not be negative");
-    if (rows == 0) return;  // table entries of a request without rows may be anything
-    const std::int64_t last = (start + rows - 1) / cache_.page_size();
-    if (last >= table_.size(1)) {
-      refuse("block_table columns", table_.size(1),
-             "rows " + std::to_string(start) + " .. " + std::to_string(start + rows - 1) + request +
-                 " reach column " + std::to_string(last));
-    }
-    for (std::int64_t c = start / cache_.page_size(); c <= last; ++c) {
-      const std::int64_t page = index(table_, s, c);
-      if (page >= 0 && page < cache_.pages()) continue;
-      refuse("block_table[request " + std::to_string(s) + "][column " + std::to_string(c) + "]",
-             page, "the cache has pages 0 .. " + std::to_string(cache_.pages() - 1));
-    }
-  }
-
-  void check_row(std::int64_t t) const {
-    const std::int64_t s = index_at(chunk_.token_to_seq, t);
-    if (s < 0 || s >= requests()) {
-      refuse(entry(chunk_.token_to_seq, t), s,
-             "the batch has requests 0 .. " + std::to_string(requests() - 1));
-    }
-    if (t >= index_at(chunk_.cu_seq_lens, s) && t < index_at(chunk_.cu_seq_lens, s + 1)) return;
-    refuse(entry(chunk_.token_to_seq, t), s,
-           "row " + std::to_string(t) + " lies outside cu_seq_lens of request " +
-               std::to_string(s) + ", column " + std::to_string(s));
-  }
-
-  const KvCache& cache_;
-  const TensorView& table_;
-  const ContextChunkTensors& chunk_;
+// Destination rows that lie together in one page of the cache.
+struct Run {
+  std::int64_t begin = 0;  // first destination row
+  std::int64_t rows = 0;
+  std::int64_t source = 0;  // offset, in elements, of the first row in the cache
 };
+
+std::int64_t page_at(const TensorView& table, std::int64_t request, std::int64_t column) {
+  return table.as<const std::int32_t>()[offset_of(table, request, column)];
+}
+
+void check_request(std::int64_t s, std::int64_t begin, std::int64_t rows, std::int64_t start,
+                   const KvCache& cache, const TensorView& table) {
+  const std::string request = " of request " + std::to_string(s);
+  if (s == 0 && begin != 0) refuse("cu_seq_lens[0]", begin, "must be 0");
+  if (rows < 0) refuse("length" + request, rows, "must not be negative; cu_seq_lens must rise");
+  if (start < 0) refuse("seq_starts" + request, start, "must not be negative");
+  if (rows == 0) return;  // table entries of a request without rows may be anything
+  const std::int64_t last = (start + rows - 1) / cache.page_size();
+  if (last >= table.size(1)) {
+    refuse("block_table columns", table.size(1),
+           "rows " + std::to_string(start) + " .. " + std::to_string(start + rows - 1) + request +
+               " reach column " + std::to_string(last));
+  }
+  for (std::int64_t c = start / cache.page_size(); c <= last; ++c) {
+    const std::int64_t page = page_at(table, s, c);
+    if (page >= 0 && page < cache.pages()) continue;
+    refuse("block_table[request " + std::to_string(s) + "][column " + std::to_string(c) + "]", page,
+           "the cache has pages 0 .. " + std::to_string(cache.pages() - 1));
+  }
+}
+
+void check_token(std::int64_t t, const ContextChunkTensors& chunk, std::int64_t requests) {
+  const std::int64_t s = index_at(chunk.token_to_seq, t);
+  if (s < 0 || s >= requests) {
+    refuse(entry(chunk.token_to_seq, t), s,
+           "the batch has requests 0 .. " + std::to_string(requests - 1));
+  }
+  if (t >= index_at(chunk.cu_seq_lens, s) && t < index_at(chunk.cu_seq_lens, s + 1)) return;
+  refuse(entry(chunk.token_to_seq, t), s,
+         "row " + std::to_string(t) + " lies outside cu_seq_lens of request " + std::to_string(s));
+}
+
+// The chunk as runs. Refuses, by name, what would lead a read astray; nothing of the cache is read.
+std::vector<Run> checked_runs(const KvCache& cache, const TensorView& table,
+                              const ContextChunkTensors& chunk) {
+  const std::int64_t requests = table.size(0);
+  const std::int64_t page_size = cache.page_size();
+  std::vector<Run> runs;
+  for (std::int64_t s = 0; s < requests; ++s) {
+    const std::int64_t begin = index_at(chunk.cu_seq_lens, s);
+    const std::int64_t rows = index_at(chunk.cu_seq_lens, s + 1) - begin;
+    const std::int64_t start = index_at(chunk.seq_starts, s);
+    check_request(s, begin, rows, start, cache, table);
+    for (std::int64_t done = 0; done < rows;) {
+      const std::int64_t off = start + done;
+      const std::int64_t count = std::min(rows - done, page_size - off % page_size);
+      runs.push_back({begin + done, count,
+                      cache_row_offset(page_at(table, s, off / page_size), off % page_size,
+                                       cache.data.strides[0], cache.data.strides[1])});
+      done += count;
+    }
+  }
+  // With every row inside its request's range, the ranges are what token_to_seq says.
+  const std::int64_t toks = chunk.token_to_seq.size(0);
+  for (std::int64_t t = 0; t < toks; ++t) check_token(t, chunk, requests);
+  const std::int64_t end = index_at(chunk.cu_seq_lens, requests);
+  if (end != toks) {
+    refuse(entry(chunk.cu_seq_lens, requests), end,
+           "token_to_seq has " + std::to_string(toks) + " rows");
+  }
+  return runs;
+}
+
+void copy_run(const TensorView& out, const KvCache& cache, const Run& run) {
+  const std::int64_t width = out.size(1);
+  auto* to = out.as<BFloat16>() + offset_of(out, run.begin);
+  const auto* from = cache.data.as<const BFloat16>() + run.source;
+  const bool dense = out.strides[0] == width && cache.data.strides[1] == width;
+  const std::int64_t pieces = dense ? 1 : run.rows;
+  const std::int64_t bytes = run.rows / pieces * width * std::int64_t{sizeof(BFloat16)};
+  for (std::int64_t i = 0; i < pieces; ++i) {
+    std::memcpy(to + i * out.strides[0], from + i * cache.data.strides[1],
+                static_cast<std::size_t>(bytes));
+  }
+}
 
 // bf16(float(code) * scale) of every code.
 std::array<BFloat16, 256> dequantised_codes(float scale) {
@@ -146,25 +164,24 @@ void CpuCacheOps::gather_and_dequantize(const TensorView& out, const KvCache& ca
   expect(chunk.cu_seq_lens, DType::kI32, {requests + 1});
   expect(chunk.seq_starts, DType::kI32, {requests});
   expect_dtype(chunk.token_to_seq, DType::kI32);
-  const ChunkRows rows(cache, block_table, chunk);
-  rows.check();
+  const std::vector<Run> runs = checked_runs(cache, block_table, chunk);
+  const auto count = static_cast<std::int64_t>(runs.size());
 
   if (!cache.quantized()) {
-    parallel_for(
-        threads_, toks,
-        [&](std::int64_t t) { copy_row(out, offset_of(out, t), cache.data, rows.source(t)); },
-        kRowGrain);
+    parallel_for(threads_, count,
+                 [&](std::int64_t i) { copy_run(out, cache, runs[static_cast<std::size_t>(i)]); });
     return;
   }
   const std::array<BFloat16, 256> values = dequantised_codes(cache.scale);
-  parallel_for(
-      threads_, toks,
-      [&](std::int64_t t) {
-        const auto* codes = cache.data.as<const std::uint8_t>() + rows.source(t);
-        auto* to = out.as<BFloat16>() + offset_of(out, t);
-        for (std::int64_t d = 0; d < width; ++d) to[d] = values[codes[d]];
-      },
-      kRowGrain);
+  parallel_for(threads_, count, [&](std::int64_t i) {
+    const Run& run = runs[static_cast<std::size_t>(i)];
+    for (std::int64_t row = 0; row < run.rows; ++row) {
+      const auto* codes =
+          cache.data.as<const std::uint8_t>() + run.source + row * cache.data.strides[1];
+      auto* to = out.as<BFloat16>() + offset_of(out, run.begin + row);
+      for (std::int64_t d = 0; d < width; ++d) to[d] = values[codes[d]];
+    }
+  });
 }
 
 void CpuCacheOps::reorganise(const TensorView& out, const TensorView& gathered,
