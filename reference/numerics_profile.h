@@ -27,6 +27,7 @@ struct ProbabilityFormat {
 
 struct NumericsProfile {
   std::string_view name;
+  Accumulator products;           // absorb and value projection
   Accumulator logits;             // query times key
   Accumulator values;             // P times value, within a chain
   std::int64_t chain_keys = 128;  // keys of one chain before it is added in fp32; 0: a whole walk

@@ -185,7 +185,7 @@ class BlockAttention {
     auto square = matrix_of(sums.square);
     auto random = matrix_of(sums.random);
     auto tilted = matrix_of(sums.tilt);
-    if (flushed.cols() > 0) matrix_of(sums.flushed);
+    if (errors_.flush > 0.0) matrix_of(sums.flushed);
     for (std::int64_t at = begin; at < end; at += kTileKeys) {
       const std::int64_t width = std::min(kTileKeys, end - at);
       const Matrix value = load_keys(at, width).leftCols(problem_.latent);
