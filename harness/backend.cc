@@ -1,0 +1,16 @@
+#include "harness/backend.h"
+
+#include <string>
+
+#include "core/error.h"
+#include "harness/cpu_backend.h"
+
+namespace mladcp {
+
+std::unique_ptr<Backend> make_backend(std::string_view device, int ranks) {
+  if (device == "cpu") return make_cpu_backend(ranks);
+  throw Unsupported("device " + std::string(device) +
+                    ": this program was built without it; use --device cpu");
+}
+
+}  // namespace mladcp

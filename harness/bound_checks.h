@@ -1,0 +1,20 @@
+// Checks of a decode step against the FP64 reference, each within a derived bound (docs/numerics.md).
+// A stage is judged on the inputs it was given, so the first stage that fails is the one at fault;
+// the last check judges the whole step against the unsharded problem.
+#pragma once
+
+#include <vector>
+
+#include "harness/check.h"
+#include "harness/decode_run.h"
+#include "reference/numerics_profile.h"
+
+namespace mladcp {
+
+// Stages "absorb", "attention" (output and LSE of every rank's shard), "combined", "projected",
+// "output"; profile: how the device that computed rounds.
+std::vector<Check> bounded_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
+                                         const GroupOutcome& outcome,
+                                         const NumericsProfile& profile);
+
+}  // namespace mladcp

@@ -1,0 +1,151 @@
+#include "harness/census.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "core/bfloat16.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "harness/random.h"
+#include "reference/parallel_for.h"
+
+namespace mladcp {
+namespace {
+
+constexpr float kAmplitude = 32.0F;  // exact in e4m3; 3 * 32 * 32 = 3072 is the full match
+constexpr double kFullMatch = 3.0 * kAmplitude * kAmplitude;
+constexpr double kLeastGap = 40.0;   // exp(-40) of 2^20 keys is below 2^-37
+
+std::int64_t windows_of(std::int64_t length, std::int64_t width) {
+  return (length + width - 1) / width;
+}
+
+Tensor zeros(const Shape& shape, const char* name) {
+  Tensor tensor(host_device(), DType::kBF16, shape, name);
+  std::memset(tensor.view().data, 0, static_cast<std::size_t>(tensor.view().bytes()));
+  return tensor;
+}
+
+void write_code(BFloat16* rope, const CensusCode& code, std::int64_t g, float amplitude) {
+  for (int digit = 0; digit < 3; ++digit) {
+    rope[code.channel(g, digit)] = BFloat16::from_float(amplitude);
+  }
+}
+
+}  // namespace
+
+std::int64_t CensusCode::channel(std::int64_t g, int digit) const {
+  for (int i = 0; i < digit; ++i) g /= base;
+  return digit * base + g % base;
+}
+
+int census_sign(std::uint64_t seed, std::int64_t request, std::int64_t position) {
+  const auto index =
+      (static_cast<std::uint64_t>(request) << 40U) + static_cast<std::uint64_t>(position);
+  return (random_bits(seed, RandomStream::kLatent, index) & 1U) != 0 ? 1 : -1;
+}
+
+std::int64_t CensusPass::audited_window(std::int64_t head, std::int64_t visible) const {
+  // Only windows with a visible key say anything; heads beyond their number audit them again.
+  const std::int64_t seen = std::min(windows_of(visible, width) - first_window, windows);
+  return seen <= 0 ? -1 : first_window + head % seen;
+}
+
+Scenario census_scenario(const Scenario& scenario) {
+  Scenario census = scenario;
+  const ModelConfig model = scenario.model_config();
+  const bool fp8 = scenario.parallel.kv_dtype == DType::kE4M3;
+  census.parallel.k_scale = fp8 ? 2.0F : 1.0F;
+  census.parallel.q_scale = 1.0F / census.parallel.k_scale;
+  const double gap = kFullMatch * model.softmax_scale() / 3.0;
+  if (gap < kLeastGap || model.dims.rope < 3) {
+    throw Unsupported("probe census: model " + std::string(model.name) + " leaves a gap of " +
+                      std::to_string(gap) + " between a window's keys and others, at least " +
+                      std::to_string(kLeastGap) + " are needed");
+  }
+  return census;
+}
+
+std::vector<CensusPass> census_passes(const Scenario& census, std::int64_t width) {
+  const ModelConfig model = census.model_config();
+  const auto requests = static_cast<std::int64_t>(census.seq_lens.size());
+  const CensusCode code(model.dims.rope);
+  if (requests > code.count()) {
+    throw Unsupported("probe census: " + std::to_string(requests) + " requests, but RoPE width " +
+                      std::to_string(model.dims.rope) + " has only " +
+                      std::to_string(code.count()) + " window codes; use a smaller batch");
+  }
+  std::int64_t longest = 0;
+  for (const std::int64_t length : census.seq_lens) longest = std::max(longest, length);
+  const std::int64_t per_pass =
+      std::min(census.parallel.heads, code.count() / std::max<std::int64_t>(requests, 1));
+  std::vector<CensusPass> passes;
+  for (std::int64_t first = 0; first < std::max<std::int64_t>(windows_of(longest, width), 1);
+       first += per_pass) {
+    passes.push_back(
+        {width, first, per_pass, census.seed, kFullMatch * model.softmax_scale()});
+  }
+  return passes;
+}
+
+DecodeProblem census_problem(const Scenario& census, const CensusPass& pass, int threads) {
+  const ModelConfig model = census.model_config();
+  const MlaDims& dims = model.dims;
+  const ParallelConfig& config = census.parallel;
+  const CensusCode code(dims.rope);
+  DecodeProblem problem;
+  problem.dims = dims;
+  problem.softmax_scale = model.softmax_scale();
+  problem.heads = config.heads;
+  problem.requests = census.step_requests();
+  problem.kv_begin.push_back(0);
+  std::int64_t rows = 0;
+  for (const StepRequest& request : problem.requests) {
+    problem.kv_begin.push_back(problem.kv_begin.back() + request.length);
+    rows += request.q_len;
+  }
+  problem.kv = zeros({problem.kv_begin.back(), dims.row()}, "kv");
+  problem.q_nope = zeros({rows, config.heads, dims.nope}, "q_nope");
+  problem.q_rope = zeros({rows, config.heads, dims.rope}, "q_rope");
+  problem.w_uk = zeros({config.heads, dims.nope, dims.latent}, "w_uk");
+  problem.w_uv = zeros({config.heads, dims.latent, dims.value}, "w_uv");
+  for (std::int64_t h = 0; h < config.heads; ++h) {
+    auto* w = problem.w_uv.as<BFloat16>() + h * dims.latent * dims.value;
+    for (std::int64_t l = 0; l < std::min(dims.latent, dims.value); ++l) {
+      w[l * dims.value + l] = BFloat16::from_float(1.0F);
+    }
+  }
+
+  std::int64_t row = 0;
+  for (std::size_t b = 0; b < problem.requests.size(); ++b) {
+    const StepRequest& request = problem.requests[b];
+    const auto first_code = static_cast<std::int64_t>(b) * pass.windows;
+    parallel_for(
+        threads, request.length,
+        [&](std::int64_t p) {
+          auto* key = problem.kv.as<BFloat16>() + (problem.kv_begin[b] + p) * dims.row();
+          const auto sign =
+              static_cast<float>(census_sign(pass.seed, static_cast<std::int64_t>(b), p));
+          key[p % pass.width] = BFloat16::from_float(sign * config.k_scale);
+          const std::int64_t window = p / pass.width - pass.first_window;
+          if (window >= 0 && window < pass.windows) {
+            write_code(key + dims.latent, code, first_code + window, kAmplitude * config.k_scale);
+          }
+        },
+        1024);
+    for (std::int64_t j = 0; j < request.q_len; ++j, ++row) {
+      const std::int64_t visible = request.length - request.q_len + j + 1;
+      for (std::int64_t h = 0; h < config.heads; ++h) {
+        const std::int64_t window = pass.audited_window(h, visible);
+        if (window < 0) continue;
+        // One unit of the query is worth 1 / k_scale, quantised or not.
+        write_code(problem.q_rope.as<BFloat16>() + (row * config.heads + h) * dims.rope, code,
+                   first_code + window - pass.first_window, kAmplitude / config.k_scale);
+      }
+    }
+  }
+  return problem;
+}
+
+}  // namespace mladcp

@@ -1,0 +1,223 @@
+#include "harness/exact_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "core/bfloat16.h"
+#include "core/float8_e4m3.h"
+#include "harness/expected_collectives.h"
+#include "harness/rank_inputs.h"
+
+namespace mladcp {
+namespace {
+
+Check skipped(const std::string& stage, int rank, const std::string& name,
+              const std::string& why) {
+  return {stage, rank, name, CheckStatus::kSkip, 0.0, 0.0, why};
+}
+
+Check counted(const std::string& stage, int rank, const std::string& name, std::int64_t wrong,
+              const std::string& first) {
+  Check check{stage, rank, name, wrong == 0 ? CheckStatus::kPass : CheckStatus::kFail,
+              static_cast<double>(wrong), 0.0, ""};
+  if (wrong != 0) check.message = fmt::format("stage {}, rank {}: {}", stage, rank, first);
+  return check;
+}
+
+// "quantise": the local query's codes, from the absorbed latents the stage was given.
+Check quantise_check(const ParallelConfig& config, const DecodeProblem& problem,
+                     const GroupOutcome& outcome, int rank) {
+  const char* name = "query codes against round(x / q_scale)";
+  const RankOutcome& at_rank = outcome.ranks[static_cast<std::size_t>(rank)];
+  if (!config.quantized_query()) {
+    return skipped("quantise", rank, name, "the query stays a bf16 pair");
+  }
+  const HeadRange heads = config.replicate_query ? gathered_heads(config, outcome.group)
+                                                 : local_heads(config, outcome.group, rank);
+  const TensorView latent = at_rank.taps.at("absorb.out");  // [T, heads, L]
+  const Tensor rope = copied_to_host(problem.q_rope.view().narrow(1, heads.begin, heads.count), {});
+  const TensorView& got = at_rank.taps.at("query.local");
+  Tensor wanted(host_device(), DType::kE4M3, got.shape, "query");
+  const MlaDims& dims = problem.dims;
+  const std::int64_t rows = element_count(got.shape) / std::max<std::int64_t>(dims.row(), 1);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    auto* out = wanted.as<Float8E4M3>() + row * dims.row();
+    const auto* l = latent.as<const BFloat16>() + row * dims.latent;
+    const auto* r = rope.as<const BFloat16>() + row * dims.rope;
+    for (std::int64_t i = 0; i < dims.row(); ++i) {
+      const float x = i < dims.latent ? l[i].to_float() : r[i - dims.latent].to_float();
+      out[i] = Float8E4M3::from_float(x / config.q_scale);
+    }
+  }
+  return check_equal_bits("quantise", rank, name, got, wanted);
+}
+
+// "query": the gathered query holds every rank's heads, side by side in rank order.
+Check query_check(const Scenario& scenario, const GroupOutcome& outcome, int rank) {
+  const char* name = "gathered heads against the ranks' queries";
+  const RankOutcome& at_rank = outcome.ranks[static_cast<std::size_t>(rank)];
+  if (!at_rank.taps.has("all_gather.query.out")) {
+    return skipped("query", rank, name, "no query gather in this configuration");
+  }
+  const TensorView& got = at_rank.taps.at("all_gather.query.out");  // [T, Hg, D]
+  Tensor wanted(host_device(), got.dtype, got.shape, "gathered query");
+  const std::int64_t h = scenario.parallel.local_heads();
+  for (std::size_t s = 0; s < outcome.ranks.size(); ++s) {
+    const bool fake = scenario.collective == "fake";  // every peer is this rank
+    const TensorView& source =
+        outcome.ranks[fake ? static_cast<std::size_t>(rank) : s].taps.at("query.local");
+    host_device().copy_strided(wanted.view().narrow(1, static_cast<std::int64_t>(s) * h, h), source,
+                               {});
+  }
+  return check_equal_bits("query", rank, name, got, wanted);
+}
+
+// "mask": rows without a visible key are 0 and -inf, bit for bit; all others are untouched by it.
+Check mask_check(const RankOutcome& at_rank, int rank) {
+  const TensorView& out = at_rank.taps.at("mask.out");           // [T, Hg, L]
+  const TensorView& before = at_rank.taps.at("attention.out");   // [T, Hg, L]
+  const std::int64_t row = out.size(1) * out.size(2);
+  std::int64_t wrong = 0;
+  std::string first;
+  for (std::int64_t t = 0; t < out.size(0); ++t) {
+    const bool empty = at_rank.plan.visible[static_cast<std::size_t>(t)] == 0;
+    for (std::int64_t i = t * row; i < (t + 1) * row; ++i) {
+      const std::uint16_t wanted = empty ? 0 : before.as<const BFloat16>()[i].bits;
+      if (out.as<const BFloat16>()[i].bits == wanted) continue;
+      if (wrong++ == 0) {
+        first = fmt::format("tensor partial output{}: got {}, wanted {}",
+                            coordinates(out.shape, i), element_text(out, i),
+                            empty ? "0 (no visible key)" : element_text(before, i));
+      }
+    }
+  }
+  return counted("mask", rank, "empty rows 0, others untouched", wrong, first);
+}
+
+// "lse": finite exactly when the row has a visible local key, -inf otherwise.
+Check lse_check(const RankOutcome& at_rank, int rank) {
+  const TensorView& lse = at_rank.taps.at("mask.lse");  // [T, Hg]
+  std::int64_t wrong = 0;
+  std::string first;
+  for (std::int64_t i = 0; i < lse.elements(); ++i) {
+    const std::int64_t t = i / lse.size(1);
+    const bool sees = at_rank.plan.visible[static_cast<std::size_t>(t)] > 0;
+    const float value = lse.as<const float>()[i];
+    const bool right = sees ? std::isfinite(value)
+                            : value == -std::numeric_limits<float>::infinity();
+    if (right) continue;
+    if (wrong++ == 0) {
+      first = fmt::format("tensor lse{}: got {}, wanted {} ({} visible keys)",
+                          coordinates(lse.shape, i), value, sees ? "a finite value" : "-inf",
+                          at_rank.plan.visible[static_cast<std::size_t>(t)]);
+    }
+  }
+  return counted("lse", rank, "finite exactly when a key is visible", wrong, first);
+}
+
+// "collectives": the calls of this rank against the design's list.
+Check collectives_check(const Scenario& scenario, const DecodeProblem& problem,
+                        const GroupOutcome& outcome, int rank) {
+  const std::vector<CollectiveCall> wanted =
+      expected_decode_collectives(scenario.parallel, problem.dims, problem.rows());
+  std::vector<CollectiveCall> got;
+  for (const CallRecord& record : outcome.calls) {
+    if (record.rank == rank) got.push_back(record.call);
+  }
+  std::int64_t wrong = 0;
+  std::string first;
+  for (std::size_t i = 0; i < std::max(got.size(), wanted.size()); ++i) {
+    if (i < got.size() && i < wanted.size() && got[i] == wanted[i]) continue;
+    if (wrong++ == 0) {
+      first = fmt::format("call {}: got {}, wanted {}", i,
+                          i < got.size() ? describe(got[i]) : "no call",
+                          i < wanted.size() ? describe(wanted[i]) : "no call");
+    }
+  }
+  return counted("collectives", rank, "op, order, axis, dtype, shapes", wrong, first);
+}
+
+}  // namespace
+
+std::string coordinates(const Shape& shape, std::int64_t index) {
+  Shape at = shape;
+  for (int dim = shape.rank() - 1; dim >= 0; --dim) {
+    at[dim] = index % shape[dim];
+    index /= shape[dim];
+  }
+  return to_string(at);
+}
+
+std::string element_text(const TensorView& tensor, std::int64_t index) {
+  switch (tensor.dtype) {
+    case DType::kE4M3: {
+      const Float8E4M3 code = tensor.as<const Float8E4M3>()[index];
+      return fmt::format("{} (0x{:02X})", code.to_float(), code.bits);
+    }
+    case DType::kBF16: {
+      const BFloat16 value = tensor.as<const BFloat16>()[index];
+      return fmt::format("{} (0x{:04X})", value.to_float(), value.bits);
+    }
+    case DType::kF32:
+      return fmt::format("{}", tensor.as<const float>()[index]);
+    case DType::kF64:
+      return fmt::format("{}", tensor.as<const double>()[index]);
+    case DType::kI32:
+      return fmt::format("{}", tensor.as<const std::int32_t>()[index]);
+    case DType::kI64:
+      return fmt::format("{}", tensor.as<const std::int64_t>()[index]);
+    case DType::kBytes:
+      return fmt::format("0x{:02X}", tensor.as<const unsigned char>()[index]);
+  }
+  return "?";
+}
+
+Check check_equal_bits(const std::string& stage, int rank, const std::string& name,
+                       const TensorView& got, const TensorView& wanted) {
+  if (got.dtype != wanted.dtype || !(got.shape == wanted.shape)) {
+    return counted(stage, rank, name, 1,
+                   fmt::format("got {}, wanted {}", describe(got), describe(wanted)));
+  }
+  const std::size_t width = size_bytes(got.dtype);
+  const auto* a = got.as<const unsigned char>();
+  const auto* b = wanted.as<const unsigned char>();
+  std::int64_t wrong = 0;
+  std::string first;
+  if (got.elements() != 0 &&
+      std::memcmp(a, b, static_cast<std::size_t>(got.bytes())) != 0) {
+    for (std::int64_t i = 0; i < got.elements(); ++i) {
+      const std::size_t at = static_cast<std::size_t>(i) * width;
+      if (std::memcmp(a + at, b + at, width) == 0) continue;
+      if (wrong++ == 0) {
+        first = fmt::format("tensor {}{}: got {}, wanted {}", got.name, coordinates(got.shape, i),
+                            element_text(got, i), element_text(wanted, i));
+      }
+    }
+  }
+  return counted(stage, rank, name, wrong, first);
+}
+
+std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
+                                       const PagedLayout& layout, const GroupOutcome& outcome) {
+  std::vector<Check> checks;
+  for (std::size_t r = 0; r < outcome.ranks.size(); ++r) {
+    const auto rank = static_cast<int>(r);
+    const RankOutcome& at_rank = outcome.ranks[r];
+    checks.push_back(check_equal_bits(
+        "write", rank, "the whole cache, poison included", at_rank.cache_after,
+        cache_after_step(scenario.parallel, problem, layout, rank)));
+    checks.push_back(quantise_check(scenario.parallel, problem, outcome, rank));
+    checks.push_back(query_check(scenario, outcome, rank));
+    checks.push_back(mask_check(at_rank, rank));
+    checks.push_back(lse_check(at_rank, rank));
+    checks.push_back(collectives_check(scenario, problem, outcome, rank));
+  }
+  return checks;
+}
+
+}  // namespace mladcp

@@ -1,0 +1,26 @@
+// Checks of a decode step that need no tolerance: what is moved, quantised, masked and called.
+#pragma once
+
+#include <vector>
+
+#include "harness/check.h"
+#include "harness/decode_run.h"
+
+namespace mladcp {
+
+// Stages "write", "quantise", "query", "mask", "lse", "collectives" of every rank of a group. A stage
+// that cannot be judged with the scenario's collective is skipped with the reason.
+std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
+                                       const PagedLayout& layout, const GroupOutcome& outcome);
+
+// Compares bytes of two host tensors of one dtype and shape; measured is the number of elements
+// that differ, the message names the first with its coordinates.
+Check check_equal_bits(const std::string& stage, int rank, const std::string& name,
+                       const TensorView& got, const TensorView& wanted);
+
+// "[3, 1, 17]" of the element with this row-major index.
+std::string coordinates(const Shape& shape, std::int64_t index);
+// The element as text: a number, and the code for FP8.
+std::string element_text(const TensorView& tensor, std::int64_t index);
+
+}  // namespace mladcp

@@ -1,0 +1,61 @@
+#include "harness/judged_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "harness/bound_checks.h"
+#include "harness/exact_checks.h"
+#include "reference/parallel_for.h"
+
+namespace mladcp {
+
+DecodeProblem random_problem(const Scenario& scenario, float latent_mean) {
+  const ModelConfig model = scenario.model_config();
+  return random_decode_problem(model.dims, model.softmax_scale(), scenario.parallel.heads,
+                               scenario.step_requests(),
+                               {.seed = scenario.seed, .latent_mean = latent_mean},
+                               threads_per_rank(1));
+}
+
+ProbeOutcome judge_decode_problem(const ProbeContext& context, const Scenario& scenario,
+                                  const DecodeProblem& problem, std::uint64_t page_seed) {
+  const ParallelConfig& config = scenario.parallel;
+  const PagedLayout layout =
+      shuffled_layout(config.sharding(), config.page_size, problem.requests, page_seed);
+  ProbeOutcome result;
+  const GroupRange groups = simulated_groups(scenario);
+  for (std::int64_t group = groups.first; group < groups.last; ++group) {
+    const double share = 1.0 / static_cast<double>(groups.last - groups.first);
+    const double done = static_cast<double>(group - groups.first) * share;
+    context.progress(done, "running the ranks");
+    GroupOutcome outcome =
+        run_decode_group(scenario, problem, layout, group, context.backend, context.variation);
+    context.progress(done + share / 2, "checking against the reference");
+    append(result, exact_decode_checks(scenario, problem, layout, outcome), group, config.dcp);
+    append(result,
+           bounded_decode_checks(scenario, problem, outcome, context.backend.numerics(config)),
+           group, config.dcp);
+    append(result, std::move(outcome.calls), group, config.dcp);
+    result.step_seconds = std::max(result.step_seconds, outcome.seconds);
+  }
+  return result;
+}
+
+std::vector<GroupOutcome> run_all_groups(const ProbeContext& context, const Scenario& scenario,
+                                         const DecodeProblem& problem, std::uint64_t page_seed) {
+  const ParallelConfig& config = scenario.parallel;
+  const PagedLayout layout =
+      shuffled_layout(config.sharding(), config.page_size, problem.requests, page_seed);
+  std::vector<GroupOutcome> outcomes;
+  const GroupRange groups = simulated_groups(scenario);
+  for (std::int64_t group = groups.first; group < groups.last; ++group) {
+    context.progress(static_cast<double>(group - groups.first) /
+                         static_cast<double>(groups.last - groups.first),
+                     "running the ranks");
+    outcomes.push_back(
+        run_decode_group(scenario, problem, layout, group, context.backend, context.variation));
+  }
+  return outcomes;
+}
+
+}  // namespace mladcp

@@ -1,0 +1,45 @@
+// The mladcp program: one subcommand a verb, one place where errors become exit statuses.
+#include <cstdio>
+#include <exception>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "harness/exit_status.h"
+#include "harness/verbs.h"
+
+namespace {
+
+int run_program(int argc, char** argv) {
+  CLI::App program("MLA under decode context parallelism with an FP8 KV cache: simulate and check");
+  program.require_subcommand(0, 1);  // none: a message of our own, which unknown words precede
+  program.footer("Exit status: 0 all checks hold, 1 a check failed, 2 bad usage or input,\n"
+                 "3 could not run. 'mladcp VERB --help' explains a verb.");
+  int status = mladcp::kExitPass;
+  mladcp::add_run_verb(program, status);
+  try {
+    program.parse(argc, argv);
+    if (program.get_subcommands().empty()) {
+      fmt::print(stderr, "mladcp: which subcommand?\n\n{}", program.help());
+      return mladcp::kExitBadInput;
+    }
+  } catch (const CLI::ParseError& error) {
+    return program.exit(error) == 0 ? mladcp::kExitPass : mladcp::kExitBadInput;
+  }
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_program(argc, argv);
+  } catch (const mladcp::InvalidArgument& error) {
+    fmt::print(stderr, "mladcp: {}\n", error.what());
+    return mladcp::kExitBadInput;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "mladcp: could not run: {}\n", error.what());
+    return mladcp::kExitCouldNotRun;
+  }
+}

@@ -1,0 +1,82 @@
+// Probes judged by FP64: random contents, and contents on which loose checks look away.
+#include <algorithm>
+#include <cmath>
+
+#include "core/bfloat16.h"
+#include "core/error.h"
+#include "harness/judged_step.h"
+#include "harness/probe.h"
+
+namespace mladcp {
+namespace {
+
+void zero_queries(DecodeProblem& problem) {
+  for (const Tensor* tensor : {&problem.q_nope, &problem.q_rope}) {
+    std::fill_n(tensor->as<BFloat16>(), tensor->view().elements(), BFloat16{});
+  }
+}
+
+}  // namespace
+
+ProbeOutcome run_numeric_probe(const ProbeContext& context) {
+  const Scenario& scenario = context.scenario;
+  return judge_decode_problem(context, scenario, random_problem(scenario, 0.0F), scenario.seed);
+}
+
+// A mean of 2 deviations in every latent channel: sums of P V no longer cancel, so an accumulator
+// that drops small terms drifts.
+ProbeOutcome run_shifted_probe(const ProbeContext& context) {
+  const Scenario& scenario = context.scenario;
+  return judge_decode_problem(context, scenario, random_problem(scenario, 2.0F), scenario.seed);
+}
+
+// One key of every request stands 9 above the crowd's mean logit: rounding P at scale 1 flushes the
+// crowd, which together outweighs the sink in long requests.
+ProbeOutcome run_sink_probe(const ProbeContext& context) {
+  constexpr float kLogit = 9.0F;
+  const Scenario& scenario = context.scenario;
+  const ParallelConfig& config = scenario.parallel;
+  DecodeProblem problem = random_problem(scenario, 0.5F);
+  const MlaDims& dims = problem.dims;
+  // RoPE channel 0 belongs to the sink: every query has q there, only the sink's key has k.
+  const float q = 4.0F * (config.quantized_query() ? config.q_scale : 1.0F);
+  const float k = kLogit / (q * problem.softmax_scale);
+  for (std::int64_t row = 0; row < problem.rows() * problem.heads; ++row) {
+    auto* rope = problem.q_rope.as<BFloat16>() + row * dims.rope;
+    std::fill_n(rope, dims.rope, BFloat16{});
+    rope[0] = BFloat16::from_float(q);
+    auto* nope = problem.q_nope.as<BFloat16>() + row * dims.nope;
+    for (std::int64_t i = 0; i < dims.nope; ++i) {
+      nope[i] = BFloat16::from_float(0.125F * nope[i].to_float());  // a quiet crowd
+    }
+  }
+  for (std::size_t b = 0; b < problem.requests.size(); ++b) {
+    const std::int64_t length = problem.requests[b].length;
+    for (std::int64_t p = 0; p < length; ++p) {
+      auto* rope =
+          problem.kv.as<BFloat16>() + (problem.kv_begin[b] + p) * dims.row() + dims.latent;
+      rope[0] = BFloat16::from_float(p == length / 3 ? k : 0.0F);
+    }
+  }
+  return judge_decode_problem(context, scenario, problem, scenario.seed);
+}
+
+// All latents c, all logits equal: the output is exactly c at any length, however the keys are
+// sharded, split and merged, and the LSE the logarithm of their number.
+ProbeOutcome run_constant_probe(const ProbeContext& context) {
+  constexpr float kLatent = 1.5F;  // times k_scale: exact in e4m3 and bf16
+  const Scenario& scenario = context.scenario;
+  const ParallelConfig& config = scenario.parallel;
+  const float scale = config.kv_dtype == DType::kE4M3 ? config.k_scale : 1.0F;
+  DecodeProblem problem = random_problem(scenario, 0.0F);
+  zero_queries(problem);
+  const MlaDims& dims = problem.dims;
+  for (std::int64_t row = 0; row < problem.kv.view().size(0); ++row) {
+    auto* key = problem.kv.as<BFloat16>() + row * dims.row();
+    std::fill_n(key, dims.latent, BFloat16::from_float(kLatent * scale));
+  }
+  ProbeOutcome result = judge_decode_problem(context, scenario, problem, scenario.seed);
+  return result;
+}
+
+}  // namespace mladcp

@@ -1,0 +1,166 @@
+#include "harness/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace mladcp {
+namespace {
+
+// The checks of one stage and name over all ranks, as one row of the table.
+struct StageRow {
+  std::string stage;
+  std::string name;
+  int ranks = 0;
+  int failed = 0;
+  int skipped = 0;
+  const Check* worst = nullptr;
+};
+
+double severity(const Check& check) {
+  if (check.status == CheckStatus::kFail) return 1e300;
+  return check.bound == 0.0 ? check.measured : check.measured / check.bound;
+}
+
+std::vector<StageRow> stage_rows(const std::vector<Check>& checks) {
+  std::vector<StageRow> rows;
+  for (const Check& check : checks) {
+    const auto same = [&](const StageRow& row) {
+      return row.stage == check.stage && row.name == check.name;
+    };
+    auto found = std::find_if(rows.begin(), rows.end(), same);
+    if (found == rows.end()) {
+      rows.push_back({check.stage, check.name});
+      found = rows.end() - 1;
+    }
+    ++found->ranks;
+    found->failed += check.status == CheckStatus::kFail ? 1 : 0;
+    found->skipped += check.status == CheckStatus::kSkip ? 1 : 0;
+    if (found->worst == nullptr || severity(check) > severity(*found->worst)) {
+      found->worst = &check;
+    }
+  }
+  return rows;
+}
+
+std::string verdict_of(const StageRow& row) {
+  if (row.failed > 0) return fmt::format("FAIL on {} of {}", row.failed, row.ranks);
+  if (row.skipped == row.ranks) return "skipped";
+  return "ok";
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) * 1e-3);
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) * 1e-6);
+}
+
+std::string lengths_text(const std::vector<std::int64_t>& lengths) {
+  if (lengths.empty()) return "none";
+  const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+  const std::int64_t sum = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  std::string text = fmt::format("{} requests, {} tokens, {} to {}", lengths.size(), sum, *least,
+                                 *most);
+  if (lengths.size() <= 8) text += fmt::format(" ({})", fmt::join(lengths, ", "));
+  return text;
+}
+
+void print_configuration(const Report& report, std::FILE* stream) {
+  const Scenario& scenario = report.scenario;
+  const ParallelConfig& config = scenario.parallel;
+  fmt::print(stream, "mladcp {}: {}, {} heads; TP {}, DCP {}: {} group(s), {} heads a rank, {} gathered\n",
+             report.verb, scenario.model, config.heads, config.tp, config.dcp, config.groups(),
+             config.local_heads(), config.gathered_heads());
+  fmt::print(stream, "  cache    {}, page {}, interleave {}, k_scale {}; query {}{}\n",
+             config.kv_dtype == DType::kE4M3 ? "fp8 (e4m3)" : "bf16", config.page_size,
+             config.interleave, config.k_scale, config.quantized_query() ? "quantized" : "pair",
+             config.quantized_query() ? fmt::format(", q_scale {}", config.q_scale) : "");
+  fmt::print(stream, "  combine  {}{}{}{}\n", name(config.combine),
+             config.reduce_dtype == DType::kF32 ? ", fp32 reduction" : "",
+             config.project_before_merge ? ", project before merge" : "",
+             config.replicate_query ? ", replicated query" : "");
+  if (scenario.phase != Phase::kPrefill) {
+    fmt::print(stream, "  lengths  {}; {} new token(s) each\n", lengths_text(scenario.seq_lens),
+               scenario.q_len);
+  }
+  if (scenario.phase != Phase::kDecode) {
+    fmt::print(stream, "  context  {}\n  new      {}\n", lengths_text(scenario.context_lens),
+               lengths_text(scenario.new_tokens));
+  }
+  fmt::print(stream, "  on       {}, collective {}, seed {}\n\n", scenario.device,
+             scenario.collective, scenario.seed);
+}
+
+void print_stages(const Report& report, std::FILE* stream) {
+  fmt::print(stream, "{:<14} {:<44} {:>5} {:>11} {:>11}  {}\n", "stage", "compared", "ranks",
+             "measured", "bound", "verdict");
+  for (const StageRow& row : stage_rows(report.checks)) {
+    const bool exact = row.worst->bound == 0.0;
+    fmt::print(stream, "{:<14} {:<44} {:>5} {:>11} {:>11}  {}\n", row.stage, row.name, row.ranks,
+               row.skipped == row.ranks ? "-"
+               : exact                  ? fmt::format("{:.0f} wrong", row.worst->measured)
+                                        : fmt::format("{:.3e}", row.worst->measured),
+               row.skipped == row.ranks ? "-"
+               : exact                  ? "exact"
+                                        : fmt::format("{:.3e}", row.worst->bound),
+               verdict_of(row));
+  }
+}
+
+void print_collectives(const Report& report, std::FILE* stream) {
+  const std::vector<CollectiveRow> rows = collective_rows(report.calls);
+  if (rows.empty()) {
+    fmt::print(stream, "\nno collectives (DCP 1)\n");
+    return;
+  }
+  fmt::print(stream, "\n{:<3} {:<15} {:<8} {:<3} {:<5} {:<19} {:<19} {:>10}  {}\n", "#",
+             "collective", "stage", "dim", "dtype", "in", "out", "wire", "ranks");
+  for (const CollectiveRow& row : rows) {
+    fmt::print(stream, "{:<3} {:<15} {:<8} {:<3} {:<5} {:<19} {:<19} {:>10}  {}\n",
+               row.call.sequence, name(row.call.op), row.call.stage, row.call.dim,
+               name(row.call.dtype), to_string(row.call.in_shape), to_string(row.call.out_shape),
+               bytes_text(row.wire_bytes), row.ranks.size());
+  }
+}
+
+}  // namespace
+
+std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls) {
+  std::vector<CollectiveRow> rows;
+  for (const CallRecord& record : calls) {
+    const auto same = [&](const CollectiveRow& row) { return row.call == record.call; };
+    auto found = std::find_if(rows.begin(), rows.end(), same);
+    if (found == rows.end()) {
+      rows.push_back({record.call, record.wire_bytes, {}});
+      found = rows.end() - 1;
+    }
+    found->ranks.push_back(record.rank);
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const CollectiveRow& a, const CollectiveRow& b) {
+    return a.call.sequence < b.call.sequence;
+  });
+  return rows;
+}
+
+void print(const Report& report, std::FILE* stream) {
+  const bool pass = all_hold(report.checks);
+  if (!pass) {
+    const auto failed = std::find_if(report.checks.begin(), report.checks.end(), [](const Check& c) {
+      return c.status == CheckStatus::kFail;
+    });
+    fmt::print(stream, "FAIL {}\n\n", failed->message);
+  }
+  print_configuration(report, stream);
+  print_stages(report, stream);
+  print_collectives(report, stream);
+  const auto failures = std::count_if(report.checks.begin(), report.checks.end(), [](const Check& c) {
+    return c.status == CheckStatus::kFail;
+  });
+  fmt::print(stream, "\n{}: {} of {} checks failed; {:.2f} s, of which the step {:.2f} s\n",
+             pass ? "PASS" : "FAIL", failures, report.checks.size(), report.seconds,
+             report.step_seconds);
+}
+
+}  // namespace mladcp

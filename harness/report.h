@@ -1,0 +1,38 @@
+// What a verb found, for a person and as JSON.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "collectives/call_log.h"
+#include "harness/check.h"
+#include "harness/scenario.h"
+
+namespace mladcp {
+
+struct Report {
+  std::string verb;  // "run"
+  Scenario scenario;
+  std::vector<Check> checks;      // in stage order, ranks within a stage
+  std::vector<CallRecord> calls;  // of the groups in turn, by rank
+  double seconds = 0.0;           // of the whole verb
+  double step_seconds = 0.0;      // of the simulated step, the slowest rank
+};
+
+// {"schema": "mladcp.run/1", "verdict", "scenario", "checks", "collectives", "seconds", ...}
+std::string to_json(const Report& report);
+
+// Configuration, one table of stages, one of collectives, the verdict; of a failed run the first
+// failure's message comes first.
+void print(const Report& report, std::FILE* stream);
+
+// One line a sequence number: the call with the ranks that made it.
+struct CollectiveRow {
+  CollectiveCall call;
+  std::int64_t wire_bytes = 0;  // what each rank must receive
+  std::vector<int> ranks;
+};
+std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls);
+
+}  // namespace mladcp

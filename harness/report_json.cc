@@ -1,0 +1,60 @@
+#include <nlohmann/json.hpp>
+
+#include "harness/report.h"
+
+namespace mladcp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* name(CheckStatus status) {
+  switch (status) {
+    case CheckStatus::kPass:
+      return "pass";
+    case CheckStatus::kFail:
+      return "fail";
+    case CheckStatus::kSkip:
+      return "skip";
+  }
+  return "?";
+}
+
+Json to_json(const Extents& extents) { return Json(std::vector(extents.begin(), extents.end())); }
+
+Json to_json(const Check& check) {
+  Json json = {{"stage", check.stage}, {"rank", check.rank},         {"name", check.name},
+               {"status", name(check.status)}, {"measured", check.measured}, {"bound", check.bound}};
+  if (!check.message.empty()) json["message"] = check.message;
+  return json;
+}
+
+Json to_json(const CollectiveRow& row) {
+  return {{"sequence", row.call.sequence},
+          {"op", mladcp::name(row.call.op)},
+          {"stage", row.call.stage},
+          {"dim", row.call.dim},
+          {"dtype", mladcp::name(row.call.dtype)},
+          {"in_shape", to_json(row.call.in_shape)},
+          {"out_shape", to_json(row.call.out_shape)},
+          {"wire_bytes", row.wire_bytes},
+          {"ranks", row.ranks}};
+}
+
+}  // namespace
+
+std::string to_json(const Report& report) {
+  Json json = {{"schema", "mladcp." + report.verb + "/1"},
+               {"verdict", all_hold(report.checks) ? "pass" : "fail"},
+               {"scenario", Json::parse(to_json(report.scenario))}};
+  json["checks"] = Json::array();
+  for (const Check& check : report.checks) json["checks"].push_back(to_json(check));
+  json["collectives"] = Json::array();
+  for (const CollectiveRow& row : collective_rows(report.calls)) {
+    json["collectives"].push_back(to_json(row));
+  }
+  json["seconds"] = report.seconds;
+  json["step_seconds"] = report.step_seconds;
+  return json.dump(2);
+}
+
+}  // namespace mladcp

@@ -1,0 +1,66 @@
+#include "harness/run_scenario.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "harness/backend.h"
+
+namespace mladcp {
+namespace {
+
+// The order in which data passes the stages: the first failure in this order is the one to look at.
+std::ptrdiff_t stage_order(const std::string& stage) {
+  static constexpr const char* kOrder[] = {
+      "plan",    "write", "absorb",    "quantise", "query", "schedule", "gather",   "exchange",
+      "reorganise", "causal", "context", "attention", "mask",  "lse",   "correct",  "merge",
+      "combined", "projected", "output", "collectives"};
+  return std::find(std::begin(kOrder), std::end(kOrder), stage) - std::begin(kOrder);
+}
+
+std::vector<const Probe*> chosen_probes(const Scenario& scenario) {
+  std::vector<const Probe*> chosen;
+  for (const std::string& name : scenario.probes) {
+    if (name == "all") {
+      for (const Probe& probe : probes()) chosen.push_back(&probe);
+    } else {
+      chosen.push_back(&find_probe(name));
+    }
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Report run_scenario(const Scenario& scenario, const Variation* variation,
+                    const Progress& progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<const Probe*> chosen = chosen_probes(scenario);
+  const std::unique_ptr<Backend> backend =
+      make_backend(scenario.device, static_cast<int>(scenario.parallel.dcp));
+  Report report;
+  report.verb = "run";
+  report.scenario = scenario;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const double share = 1.0 / static_cast<double>(chosen.size());
+    const Progress part = [&](double done, std::string_view next) {
+      progress((static_cast<double>(i) + done) * share, next);
+    };
+    ProbeOutcome outcome = chosen[i]->run({scenario, *backend, variation, part});
+    for (Check& check : outcome.checks) check.probe = chosen[i]->name;
+    std::stable_sort(
+        outcome.checks.begin(), outcome.checks.end(), [](const Check& a, const Check& b) {
+          return stage_order(a.stage) < stage_order(b.stage);
+        });
+    std::move(outcome.checks.begin(), outcome.checks.end(), std::back_inserter(report.checks));
+    if (report.calls.empty()) report.calls = std::move(outcome.calls);
+    report.step_seconds = std::max(report.step_seconds, outcome.step_seconds);
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  report.seconds = seconds.count();
+  return report;
+}
+
+}  // namespace mladcp

@@ -1,0 +1,89 @@
+#include "harness/scenario.h"
+
+#include <array>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace mladcp {
+namespace {
+
+constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // positions; a local row index is int32
+
+void expect_one_of(const char* field, const std::string& value,
+                   const std::vector<std::string>& known) {
+  std::string list;
+  for (const std::string& entry : known) {
+    if (entry == value) return;
+    list += (list.empty() ? "" : ", ") + entry;
+  }
+  throw InvalidArgument(std::string(field) + " = '" + value + "': use one of " + list);
+}
+
+void expect_lengths(const char* field, const std::vector<std::int64_t>& lengths,
+                    std::int64_t least) {
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    if (lengths[i] >= least && lengths[i] <= kLongest) continue;
+    throw InvalidArgument(std::string(field) + "[" + std::to_string(i) + "] = " +
+                          std::to_string(lengths[i]) + ": must be between " +
+                          std::to_string(least) + " and " + std::to_string(kLongest));
+  }
+}
+
+}  // namespace
+
+std::string_view name(Phase phase) {
+  switch (phase) {
+    case Phase::kDecode:
+      return "decode";
+    case Phase::kPrefill:
+      return "prefill";
+    case Phase::kBoth:
+      return "both";
+  }
+  return "?";
+}
+
+Phase phase_from_name(std::string_view text) {
+  for (const Phase phase : {Phase::kDecode, Phase::kPrefill, Phase::kBoth}) {
+    if (name(phase) == text) return phase;
+  }
+  throw InvalidArgument("phase = '" + std::string(text) + "': use one of decode, prefill, both");
+}
+
+std::vector<StepRequest> Scenario::step_requests() const {
+  std::vector<StepRequest> requests;
+  requests.reserve(seq_lens.size());
+  // A length below q_len is a padded row of a captured batch: its first rows have no position.
+  for (const std::int64_t length : seq_lens) requests.push_back({length, q_len});
+  return requests;
+}
+
+void validate(const Scenario& scenario) {
+  model_from_name(scenario.model);
+  validate(scenario.parallel);
+  const std::int64_t groups = scenario.parallel.groups();
+  if (scenario.group < -1 || scenario.group >= groups) {
+    throw InvalidArgument("group = " + std::to_string(scenario.group) + ": must be -1 (all) or 0 to " +
+                          std::to_string(groups - 1) + " (tp / dcp groups)");
+  }
+  if (scenario.q_len <= 0) {
+    throw InvalidArgument("q_len = " + std::to_string(scenario.q_len) + ": must be at least 1");
+  }
+  if (!std::isfinite(scenario.timeout_s) || scenario.timeout_s <= 0) {
+    throw InvalidArgument("timeout = " + std::to_string(scenario.timeout_s) +
+                          ": must be a finite number of seconds above 0");
+  }
+  expect_one_of("device", scenario.device, {"cpu", "cuda"});
+  expect_one_of("collective", scenario.collective, {"in_process", "fake", "mpi", "nccl"});
+  expect_lengths("seq_lens", scenario.seq_lens, 0);
+  expect_lengths("context_lens", scenario.context_lens, 0);
+  expect_lengths("new_tokens", scenario.new_tokens, 0);
+  if (scenario.context_lens.size() != scenario.new_tokens.size()) {
+    throw InvalidArgument("context_lens has " + std::to_string(scenario.context_lens.size()) +
+                          " entries but new_tokens has " +
+                          std::to_string(scenario.new_tokens.size()) + ": give one of each per request");
+  }
+}
+
+}  // namespace mladcp

@@ -1,0 +1,13 @@
+// The program's verbs. Each adds one subcommand to the program; when it is the one chosen, parsing
+// runs it and `status` receives the exit status. Errors are thrown on to main.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace mladcp {
+
+void add_run_verb(CLI::App& program, int& status);
+
+}  // namespace mladcp

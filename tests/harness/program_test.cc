@@ -1,0 +1,106 @@
+// The program as its users meet it: exit status and what the first line says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <string>
+
+namespace mladcp {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int status = -1;
+  std::string output;  // both streams
+};
+
+Outcome run_program(const std::string& arguments) {
+  const std::string command = std::string(MLADCP_PROGRAM) + " " + arguments + " 2>&1";
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer{};
+  for (std::size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    outcome.output.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+constexpr const char* kSmall = "run --model tiny --heads 8 --tp 4 --dcp 4 --seq-lens 1,63,130 ";
+
+TEST(Program, CleanRunExitsZeroWithOneJsonObject) {
+  const Outcome outcome = run_program(std::string(kSmall) + "--json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(json.at("schema"), "mladcp.run/1");
+  EXPECT_EQ(json.at("verdict"), "pass");
+  EXPECT_EQ(json.at("scenario").at("dcp"), 4);
+  EXPECT_EQ(json.at("collectives").size(), 3U);
+  EXPECT_EQ(json.at("collectives")[0].at("op"), "all_gather");
+  EXPECT_EQ(json.at("collectives")[0].at("dtype"), "e4m3");
+  EXPECT_EQ(json.at("collectives")[0].at("ranks").size(), 4U);
+  for (const auto& check : json.at("checks")) {
+    EXPECT_TRUE(check.at("status") == "pass" || check.at("status") == "skip") << check;
+  }
+}
+
+TEST(Program, FakeGroupStillChecksOrderAndShapes) {
+  const Outcome outcome = run_program(std::string(kSmall) + "--collective fake");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("skipped"));
+}
+
+struct BadInput {
+  const char* arguments;
+  const char* names;
+
+  friend std::ostream& operator<<(std::ostream& out, const BadInput& b) {
+    return out << b.arguments;
+  }
+};
+
+TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
+  const BadInput inputs[] = {
+      {"run --dcp 3", "tp = 8"},
+      {"run --dcp 0", "dcp = 0"},
+      {"run --heads 100", "heads = 100"},
+      {"run --page-size 48 --interleave 32", "page_size = 48"},
+      {"run --q-scale 0", "q_scale"},
+      {"run --k-scale nan", "k_scale"},
+      {"run --kv-dtype int4", "int4"},
+      {"run --kv-dtype bf16 --query quantized", "quantized"},
+      {"run --model gpt-2", "gpt-2"},
+      {"run --seq-lens 1,-5", "seq_lens[1] = -5"},
+      {"run --seq-lens 1,x", "x"},
+      {"run --lengths /no/such/file.csv", "/no/such/file.csv"},
+      {"run --lengths tests/data/azure_llm_code.csv:Nope", "Nope"},
+      {"run --scenario /no/such/scenario.json", "/no/such/scenario.json"},
+      {"run --json /no/such/folder/report.json", "/no/such/folder"},
+      {"run --no-such-flag", "no-such-flag"},
+      {"run --probe sonar", "sonar"},
+      {"no-such-verb", "no-such-verb"},
+      {"", "subcommand"},
+  };
+  for (const BadInput& input : inputs) {
+    SCOPED_TRACE(input);
+    const Outcome outcome = run_program(input.arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(input.names));
+  }
+}
+
+TEST(Program, HelpExitsZero) {
+  EXPECT_EQ(run_program("--help").status, 0);
+  EXPECT_EQ(run_program("run --help").status, 0);
+}
+
+}  // namespace
+}  // namespace mladcp
