@@ -7,6 +7,7 @@
 #include "core/config.h"
 #include "core/device.h"
 #include "core/ops.h"
+#include "core/scheduler.h"
 #include "reference/numerics_profile.h"
 
 namespace mladcp {
@@ -18,6 +19,8 @@ class Backend {
   virtual Device& device(int rank) = 0;
   virtual Stream stream(int rank) = 0;
   virtual Ops ops(int rank) = 0;
+  // What its schedules are built for: SMs, block, overhead.
+  virtual ScheduleParams schedule_params() const = 0;
   // How decode attention rounds here, for this configuration: what its bounds follow from.
   virtual const NumericsProfile& numerics(const ParallelConfig& config) const = 0;
 };

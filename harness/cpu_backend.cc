@@ -15,6 +15,9 @@ class CpuBackend final : public Backend {
   Device& device(int) override { return host_device(); }
   Stream stream(int) override { return {}; }
   Ops ops(int) override { return ops_.ops(); }
+  ScheduleParams schedule_params() const override {
+    return {.num_sms = CpuAttentionOps::kScheduledSms};
+  }
   const NumericsProfile& numerics(const ParallelConfig&) const override { return profiles::kCpu; }
 
  private:

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "core/bfloat16.h"
 #include "core/float8_e4m3.h"
 #include "harness/expected_collectives.h"
 #include "harness/rank_inputs.h"
+#include "reference/schedule_laws.h"
 
 namespace mladcp {
 namespace {
@@ -27,6 +29,96 @@ Check counted(const std::string& stage, int rank, const std::string& name, std::
               static_cast<double>(wrong), 0.0, ""};
   if (wrong != 0) check.message = fmt::format("stage {}, rank {}: {}", stage, rank, first);
   return check;
+}
+
+// The plan of one rank by counting: every position in turn, kept by whoever owner() names.
+DecodePlan plan_by_counting(const ParallelConfig& config, const DecodeProblem& problem,
+                            const PagedLayout& layout, int rank) {
+  const KvSharding sharding = config.sharding();
+  DecodePlan plan;
+  plan.block_table = layout.table;
+  plan.row_begin.push_back(0);
+  for (std::size_t b = 0; b < problem.requests.size(); ++b) {
+    const StepRequest& request = problem.requests[b];
+    const auto table = layout.table.row(static_cast<std::int64_t>(b));
+    const std::int64_t first_new = request.length - request.q_len;
+    std::int32_t kept = 0;
+    for (std::int64_t p = std::min<std::int64_t>(first_new, 0); p < request.length; ++p) {
+      std::int64_t slot = kNoSlot;
+      if (p >= 0 && sharding.owner(p) == rank) {
+        slot = std::int64_t{table[static_cast<std::size_t>(kept / config.page_size)]} *
+                   config.page_size +
+               kept % config.page_size;
+        ++kept;
+      }
+      if (p < first_new) continue;
+      plan.request.push_back(static_cast<std::int32_t>(b));
+      plan.position.push_back(p);
+      plan.slots.push_back(slot);
+      plan.visible.push_back(kept);
+    }
+    plan.row_begin.push_back(static_cast<std::int32_t>(plan.rows()));
+    plan.lengths.push_back(request.q_len > 0 ? kept : 0);
+    plan.max_q_len = std::max(plan.max_q_len, request.q_len);
+  }
+  return plan;
+}
+
+template <typename T>
+void compare_field(const char* field, const std::vector<T>& got, const std::vector<T>& wanted,
+                   std::int64_t& wrong, std::string& first) {
+  for (std::size_t i = 0; i < std::max(got.size(), wanted.size()); ++i) {
+    if (i < got.size() && i < wanted.size() && got[i] == wanted[i]) continue;
+    if (wrong++ == 0) {
+      first = fmt::format("{}[{}]: got {}, wanted {}", field, i,
+                          i < got.size() ? std::to_string(got[i]) : "nothing",
+                          i < wanted.size() ? std::to_string(wanted[i]) : "nothing");
+    }
+  }
+}
+
+// "plan": what core planned against the same by counting.
+Check plan_check(const ParallelConfig& config, const DecodeProblem& problem,
+                 const PagedLayout& layout, const GroupOutcome& outcome, int rank) {
+  const DecodePlan& got = outcome.ranks[static_cast<std::size_t>(rank)].plan;
+  const DecodePlan wanted = plan_by_counting(config, problem, layout, rank);
+  std::int64_t wrong = 0;
+  std::string first;
+  compare_field("request", got.request, wanted.request, wrong, first);
+  compare_field("position", got.position, wanted.position, wrong, first);
+  compare_field("slots", got.slots, wanted.slots, wrong, first);
+  compare_field("visible", got.visible, wanted.visible, wrong, first);
+  compare_field("row_begin", got.row_begin, wanted.row_begin, wrong, first);
+  compare_field("lengths", got.lengths, wanted.lengths, wrong, first);
+  compare_field("block_table", got.block_table.pages, wanted.block_table.pages, wrong, first);
+  return counted("plan", rank, "slots, visible lengths, tables by counting", wrong, first);
+}
+
+// "schedule": the tile schedule by its laws, for the gathered heads.
+Check schedule_check(const ParallelConfig& config, const RankOutcome& at_rank,
+                     const ScheduleParams& params, int rank) {
+  const TensorView& tensor = at_rank.taps.at("schedule.parts");
+  const TensorView& splits = at_rank.taps.at("schedule.num_splits");
+  const char* name = "tile schedule by its laws, N x H heads";
+  if (at_rank.plan.requests() == 0) return skipped("schedule", rank, name, "no requests");
+  std::vector<SchedulePart> parts;
+  const std::span<const std::int32_t> numbers(tensor.as<const std::int32_t>(),
+                                              static_cast<std::size_t>(tensor.elements()));
+  for (std::int64_t p = 0; p < tensor.size(0); ++p) parts.push_back(read_part(numbers, p));
+  ScheduleClaim claim;
+  claim.dialect = ScheduleDialect::kBlocks;
+  claim.lengths = at_rank.plan.lengths;
+  claim.parts = parts;
+  claim.num_splits = {splits.as<const std::int32_t>(), static_cast<std::size_t>(splits.elements())};
+  claim.block = params.block;
+  claim.overhead_blocks = params.overhead_blocks;
+  std::vector<ScheduleViolation> violations =
+      judge_part_count(tensor.size(0), params.num_sms,
+                       config.gathered_heads() * at_rank.plan.max_q_len, params.h_kv);
+  for (const ScheduleViolation& violation : judge_schedule(claim)) violations.push_back(violation);
+  return counted("schedule", rank, name, static_cast<std::int64_t>(violations.size()),
+                 violations.empty() ? "" : "law " + std::string(violations[0].law) + ": " +
+                                               violations[0].message);
 }
 
 // "quantise": the local query's codes, from the absorbed latents the stage was given.
@@ -203,16 +295,19 @@ Check check_equal_bits(const std::string& stage, int rank, const std::string& na
 }
 
 std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
-                                       const PagedLayout& layout, const GroupOutcome& outcome) {
+                                       const PagedLayout& layout, const GroupOutcome& outcome,
+                                       const ScheduleParams& schedule_params) {
   std::vector<Check> checks;
   for (std::size_t r = 0; r < outcome.ranks.size(); ++r) {
     const auto rank = static_cast<int>(r);
     const RankOutcome& at_rank = outcome.ranks[r];
+    checks.push_back(plan_check(scenario.parallel, problem, layout, outcome, rank));
     checks.push_back(check_equal_bits(
         "write", rank, "the whole cache, poison included", at_rank.cache_after,
         cache_after_step(scenario.parallel, problem, layout, rank)));
     checks.push_back(quantise_check(scenario.parallel, problem, outcome, rank));
     checks.push_back(query_check(scenario, outcome, rank));
+    checks.push_back(schedule_check(scenario.parallel, at_rank, schedule_params, rank));
     checks.push_back(mask_check(at_rank, rank));
     checks.push_back(lse_check(at_rank, rank));
     checks.push_back(collectives_check(scenario, problem, outcome, rank));

@@ -3,15 +3,17 @@
 
 #include <vector>
 
+#include "core/scheduler.h"
 #include "harness/check.h"
 #include "harness/decode_run.h"
 
 namespace mladcp {
 
-// Stages "write", "quantise", "query", "mask", "lse", "collectives" of every rank of a group. A stage
-// that cannot be judged with the scenario's collective is skipped with the reason.
+// Stages "plan", "write", "quantise", "query", "schedule", "mask", "lse", "collectives" of every rank
+// of a group. A stage that cannot be judged with the scenario's collective is skipped with the reason.
 std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
-                                       const PagedLayout& layout, const GroupOutcome& outcome);
+                                       const PagedLayout& layout, const GroupOutcome& outcome,
+                                       const ScheduleParams& schedule_params);
 
 // Compares bytes of two host tensors of one dtype and shape; measured is the number of elements
 // that differ, the message names the first with its coordinates.

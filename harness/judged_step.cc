@@ -31,7 +31,8 @@ ProbeOutcome judge_decode_problem(const ProbeContext& context, const Scenario& s
     GroupOutcome outcome =
         run_decode_group(scenario, problem, layout, group, context.backend, context.variation);
     context.progress(done + share / 2, "checking against the reference");
-    append(result, exact_decode_checks(scenario, problem, layout, outcome), group, config.dcp);
+    append(result, exact_decode_checks(scenario, problem, layout, outcome,
+                                       context.backend.schedule_params()), group, config.dcp);
     append(result,
            bounded_decode_checks(scenario, problem, outcome, context.backend.numerics(config)),
            group, config.dcp);
