@@ -44,6 +44,7 @@ ModelConfig model_from_name(std::string_view name) {
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
+  names.reserve(kModels.size());
   for (const ModelConfig& model : kModels) names.emplace_back(model.name);
   return names;
 }

@@ -39,8 +39,12 @@ TEST(Model, PresetsHaveTheSizesOfThePublishedModels) {
 TEST(Model, WithoutYarnTheScaleIsTheInverseRootOfTheHeadWidth) {
   EXPECT_EQ(model_from_name("tiny").softmax_scale(), 0.125f);
   ModelConfig model = model_from_name("deepseek-v3");
-  model.yarn.factor = 1.0;  // YaRN changes nothing up to factor 1
-  EXPECT_FLOAT_EQ(model.softmax_scale(), 0.07216878364870322f);
+  for (const double factor : {0.5, 1.0}) {  // YaRN changes nothing up to factor 1
+    model.yarn.factor = factor;
+    EXPECT_FLOAT_EQ(model.softmax_scale(), 0.07216878364870322f);
+  }
+  model.yarn.factor = 1.25;
+  EXPECT_FLOAT_EQ(model.softmax_scale(), 0.07542552f);
 }
 
 TEST(Model, EveryListedNameIsKnownAndAnUnknownOneIsRefusedWithTheList) {

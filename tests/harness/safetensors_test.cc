@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -24,9 +23,15 @@ using testing::ThrowsMessage;
 
 std::string temporary_path(const std::string& name) { return testing::TempDir() + "/" + name; }
 
+std::string bytes_of(const TensorView& view) {
+  return view.data == nullptr
+             ? std::string()
+             : std::string(view.as<char>(), static_cast<std::size_t>(view.bytes()));
+}
+
 // A file with this header and `data_bytes` bytes 0, 1, 2, ... of data.
 std::string write_raw(const std::string& name, const std::string& header, int data_bytes) {
-  const std::string path = temporary_path(name);
+  std::string path = temporary_path(name);
   std::ofstream stream(path, std::ios::binary);
   const std::uint64_t header_bytes = header.size();
   stream.write(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
@@ -83,8 +88,7 @@ TEST(Safetensors, GivesBackEveryByteOfEveryDType) {
   for (const TensorView& view : views) {
     const TensorView& back = read.tensor(view.name);
     EXPECT_EQ(describe(back), describe(view));
-    EXPECT_EQ(std::memcmp(back.data, view.data, static_cast<std::size_t>(view.bytes())), 0)
-        << view.name;
+    EXPECT_EQ(bytes_of(back), bytes_of(view)) << view.name;
   }
 }
 
