@@ -273,8 +273,8 @@ TEST(Reorganise, MovesBitsByTheSourceRows) {
 constexpr std::int64_t kTagWidth = 8;  // 1 digit of the rank, 2 of the request, 5 of the position
 
 std::vector<float> tag_of(std::int64_t rank, std::int64_t request, std::int64_t position) {
-  std::vector<float> tag = {static_cast<float>(rank), static_cast<float>(request / 16),
-                            static_cast<float>(request % 16)};
+  std::vector<float> tag = {static_cast<float>(rank), static_cast<float>(request >> 4),
+                            static_cast<float>(request & 15)};
   for (int digit = 4; digit >= 0; --digit) {
     tag.push_back(static_cast<float>(position >> (4 * digit) & 15));
   }
