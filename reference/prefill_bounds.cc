@@ -1,6 +1,10 @@
 #include "reference/prefill_bounds.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
+
+#include "reference/parallel_for.h"
 
 namespace mladcp {
 namespace {
@@ -15,19 +19,31 @@ double chain_of(double lse, std::int64_t keys, std::int64_t chunks) {
 
 double squared(double x) { return x * x; }
 
+// to[:, head, :] = from, where `to` has `heads` heads.
+void place(std::vector<double>& to, const std::vector<double>& from, std::int64_t head,
+           std::int64_t heads, std::int64_t rows) {
+  const std::int64_t width = rows == 0 ? 0 : static_cast<std::int64_t>(from.size()) / rows;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::copy_n(from.begin() + row * width, width, to.begin() + (row * heads + head) * width);
+  }
+}
+
 }  // namespace
 
-PrefillBounds prefill_bounds(const PrefillReference& reference, const PrefillFormats& formats) {
-  PrefillBounds bounds;
+ExpectedPrefill expect_prefill(const PrefillReference& reference, const PrefillFormats& formats) {
   const std::size_t rows = reference.lse.size();
   const std::size_t width = rows == 0 ? 0 : reference.out.size() / rows;
-  bounds.out.reserve(reference.out.size());
-  bounds.lse.reserve(rows);
+  const auto row_count = static_cast<std::int64_t>(rows);
+  ExpectedPrefill expected{{{row_count, static_cast<std::int64_t>(width)}, reference.out, {}},
+                           {{row_count}, reference.lse, {}}};
+  expected.out.bound.reserve(reference.out.size());
+  expected.lse.bound.reserve(rows);
   const double projection2 = squared(formats.projection_unit);
   for (std::size_t row = 0; row < rows; ++row) {
     const double chain = chain_of(reference.lse[row], reference.keys[row], formats.chunks);
-    bounds.lse.push_back(4.0 * formats.projection_unit * std::sqrt(reference.lse_squares[row]) +
-                         formats.fp32_unit * (16.0 * reference.lse_magnitude[row] + chain));
+    expected.lse.bound.push_back(4.0 * formats.projection_unit *
+                                     std::sqrt(reference.lse_squares[row]) +
+                                 formats.fp32_unit * (16.0 * reference.lse_magnitude[row] + chain));
     for (std::size_t i = row * width; i < (row + 1) * width; ++i) {
       const double out = std::abs(reference.out[i]);
       const double squares =
@@ -36,11 +52,32 @@ PrefillBounds prefill_bounds(const PrefillReference& reference, const PrefillFor
       const double fp32 =
           16.0 * (reference.logit_weighted[i] + out * reference.lse_magnitude[row]) +
           chain * reference.magnitude[i];
-      bounds.out.push_back(formats.out_unit * out + 4.0 * std::sqrt(squares) +
-                           formats.fp32_unit * fp32);
+      expected.out.bound.push_back(formats.out_unit * out + 4.0 * std::sqrt(squares) +
+                                   formats.fp32_unit * fp32);
     }
   }
-  return bounds;
+  return expected;
+}
+
+ExpectedPrefill expect_prefill(const PrefillProblem& problem, std::int64_t first,
+                               std::int64_t count, std::span<const std::int64_t> rows,
+                               const PrefillFormats& formats, int threads) {
+  const auto row_count = static_cast<std::int64_t>(rows.size());
+  const std::int64_t width = problem.w_uv.size(2);
+  ExpectedPrefill all{{{row_count, count, width}, {}, {}}, {{row_count, count}, {}, {}}};
+  for (Expected* expected : {&all.out, &all.lse}) {
+    expected->value.resize(static_cast<std::size_t>(element_count(expected->shape)));
+    expected->bound.resize(expected->value.size());
+  }
+  parallel_for(threads, count, [&](std::int64_t head) {
+    const ExpectedPrefill one =
+        expect_prefill(prefill_reference(problem, first + head, rows), formats);
+    place(all.out.value, one.out.value, head, count, row_count);
+    place(all.out.bound, one.out.bound, head, count, row_count);
+    place(all.lse.value, one.lse.value, head, count, row_count);
+    place(all.lse.bound, one.lse.bound, head, count, row_count);
+  });
+  return all;
 }
 
 }  // namespace mladcp

@@ -13,8 +13,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
+#include "reference/compare.h"
 #include "reference/prefill_oracle.h"
 
 namespace mladcp {
@@ -27,11 +28,17 @@ struct PrefillFormats {
   std::int64_t chunks = 0;          // merges
 };
 
-struct PrefillBounds {
-  std::vector<double> out;  // [rows, Vd]
-  std::vector<double> lse;  // [rows]
+struct ExpectedPrefill {
+  Expected out;
+  Expected lse;
 };
 
-PrefillBounds prefill_bounds(const PrefillReference& reference, const PrefillFormats& formats);
+// One head: out [rows, Vd], lse [rows].
+ExpectedPrefill expect_prefill(const PrefillReference& reference, const PrefillFormats& formats);
+
+// Heads first .. first + count - 1 of the problem: out [rows, count, Vd], lse [rows, count].
+ExpectedPrefill expect_prefill(const PrefillProblem& problem, std::int64_t first,
+                               std::int64_t count, std::span<const std::int64_t> rows,
+                               const PrefillFormats& formats, int threads);
 
 }  // namespace mladcp

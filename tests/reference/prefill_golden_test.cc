@@ -51,12 +51,6 @@ PrefillModel golden_model() {
   return model;
 }
 
-std::vector<std::int64_t> rows_up_to(std::int64_t count) {
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
-  std::iota(rows.begin(), rows.end(), 0);
-  return rows;
-}
-
 // fp64 there and here; inputs and results were rounded to fp32 when they were stored.
 TEST(PrefillGolden, TheOracleIsThatAttention) {
   const Tensor rows = golden_rows(DType::kF32);
@@ -71,31 +65,39 @@ TEST(PrefillGolden, TheOracleIsThatAttention) {
                                  rows.view().narrow(0, context, added),
                                  golden().tensor("w_uk"),
                                  golden().tensor("w_uv").transposed(1, 2)};
-    const std::vector<float> out = values_of(golden().tensor("out").narrow(0, context, added));
-    const std::vector<float> lse = values_of(golden().tensor("lse").narrow(0, context, added));
-    for (std::int64_t head = 0; head < kHeads; ++head) {
-      SCOPED_TRACE(testing::Message() << "context " << context << " head " << head);
-      const PrefillReference reference = prefill_reference(problem, head, rows_up_to(added));
-      PrefillFormats formats;
-      formats.projection_unit = 0.0;
-      formats.out_unit = 0x1p-24;
-      formats.fp32_unit = 0x1p-27;  // 16 of it: query and key rounded to fp32 for the file
-      const PrefillBounds bounds = prefill_bounds(reference, formats);
-      expect_within("out", out, kHeads * kDims.value, head * kDims.value, reference.out, bounds.out,
-                    kDims.value);
-      expect_within("lse", lse, kHeads, head, reference.lse, bounds.lse, 1);
-    }
+    SCOPED_TRACE(testing::Message() << "context " << context);
+    PrefillFormats formats;
+    formats.projection_unit = 0.0;
+    formats.out_unit = 0x1p-24;
+    formats.fp32_unit = 0x1p-27;  // 16 of it: query and key rounded to fp32 for the file
+    const ExpectedPrefill expected =
+        expect_prefill(problem, 0, kHeads, rows_up_to(added), formats, 1);
+    expect_within("out", golden().tensor("out").narrow(0, context, added), expected.out);
+    expect_within("lse", golden().tensor("lse").narrow(0, context, added), expected.lse);
   }
 }
 
 // The prompt prefilled a piece at a time, every piece against the cache of the earlier ones. Its
 // inputs are rounded to bf16: how far that moves the exact result is added to the bound.
+void expect_golden(const PrefillResult& result, ExpectedPrefill expected, const TensorView& out,
+                   const TensorView& lse) {
+  const auto aim_at = [](Expected& wanted, const TensorView& tensor) {
+    const std::vector<float> values = values_of(tensor);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      wanted.bound[i] += std::abs(values[i] - wanted.value[i]);
+      wanted.value[i] = values[i];
+    }
+  };
+  aim_at(expected.out, out);
+  aim_at(expected.lse, lse);
+  expect_within("out", result.output, expected.out);
+  expect_within("lse", result.lse, expected.lse);
+}
+
 TEST(PrefillGolden, APromptInPiecesGivesThatAttention) {
   struct Case {
     std::int64_t world_size, interleave, piece, workspace_rows;
   };
-  const std::vector<float> out = values_of(golden().tensor("out"));
-  const std::vector<float> lse = values_of(golden().tensor("lse"));
   for (const Case& c : {Case{1, 1, 160, 16}, Case{1, 4, 64, 48}, Case{2, 1, 33, 32},
                         Case{2, 16, 80, 160}, Case{4, 1, 50, 64}, Case{4, 16, 96, 128}}) {
     PrefillShape shape;
@@ -113,29 +115,17 @@ TEST(PrefillGolden, APromptInPiecesGivesThatAttention) {
       SCOPED_TRACE(testing::Message() << "N " << c.world_size << " I " << c.interleave << " tokens "
                                       << done << " .. " << done + added - 1);
       const std::vector<PrefillResult> results = run_ranks(world);
-      for (std::int64_t head = 0; head < kHeads; ++head) {
+      for (std::size_t r = 0; r < results.size(); ++r) {
         const std::int64_t h = shape.local_heads;
-        const PrefillResult& result = results[static_cast<std::size_t>(head / h)];
-        const PrefillReference reference =
-            prefill_reference(world.problem(), head, rows_up_to(added));
+        const auto first = static_cast<std::int64_t>(r) * h;
         PrefillFormats formats;
-        formats.chunks = result.chunks;
-        PrefillBounds bounds = prefill_bounds(reference, formats);
-        std::vector<double> wanted_out, wanted_lse;
-        for (std::int64_t i = 0; i < added; ++i) {
-          const std::int64_t row = (done + i) * kHeads + head;
-          wanted_lse.push_back(lse[static_cast<std::size_t>(row)]);
-          bounds.lse[static_cast<std::size_t>(i)] +=
-              std::abs(wanted_lse.back() - reference.lse[static_cast<std::size_t>(i)]);
-          for (std::int64_t v = 0; v < kDims.value; ++v) {
-            const auto at = static_cast<std::size_t>(i * kDims.value + v);
-            wanted_out.push_back(out[static_cast<std::size_t>(row * kDims.value + v)]);
-            bounds.out[at] += std::abs(wanted_out.back() - reference.out[at]);
-          }
-        }
-        expect_within("out", values_of(result.output), h * kDims.value, head % h * kDims.value,
-                      wanted_out, bounds.out, kDims.value);
-        expect_within("lse", values_of(result.lse), h, head % h, wanted_lse, bounds.lse, 1);
+        formats.chunks = results[r].chunks;
+        const auto part = [&](const char* name) {
+          return golden().tensor(name).narrow(0, done, added).narrow(1, first, h);
+        };
+        expect_golden(results[r],
+                      expect_prefill(world.problem(), first, h, rows_up_to(added), formats, 1),
+                      part("out"), part("lse"));
       }
     }
   }

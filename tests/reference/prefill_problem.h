@@ -237,57 +237,36 @@ inline std::vector<PrefillResult> run_ranks(const PrefillWorld& world, int threa
   return results;
 }
 
-// Fails with the worst element when a result lies outside its bound. Returns the largest share of a
-// bound that was used.
-inline double expect_within(const char* what, const std::vector<float>& got, std::int64_t stride,
-                            std::int64_t offset, const std::vector<double>& wanted,
-                            const std::vector<double>& bound, std::int64_t width) {
-  double worst = 0.0;
-  std::size_t at = 0;
-  const auto value = [&](std::size_t i) {
-    const auto row = static_cast<std::int64_t>(i) / width;
-    return got[static_cast<std::size_t>(row * stride + offset +
-                                        static_cast<std::int64_t>(i) % width)];
-  };
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const double share = std::abs(value(i) - wanted[i]) / bound[i];
-    if (std::isnan(share) || share > worst) {
-      worst = std::isnan(share) ? HUGE_VAL : share;
-      at = i;
-    }
-  }
-  EXPECT_LE(worst, 1.0) << what << ": row " << at / static_cast<std::size_t>(width) << " channel "
-                        << at % static_cast<std::size_t>(width) << " got " << value(at)
-                        << ", wanted " << wanted[at] << " within " << bound[at];
-  return worst;
+inline std::vector<std::int64_t> rows_up_to(std::int64_t count) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
+  std::iota(rows.begin(), rows.end(), 0);
+  return rows;
+}
+
+// Fails, with the worst element, when a result lies outside its bound. Returns the share of that
+// element's bound that was used.
+inline double expect_within(const char* what, const TensorView& got, const Expected& wanted) {
+  const Comparison comparison = compare(got, wanted);
+  EXPECT_TRUE(comparison.pass()) << what << ": " << comparison;
+  return comparison.worst_ratio;
 }
 
 // Returns the largest share of a bound that was used.
 inline double expect_oracle(const PrefillWorld& world, const std::vector<PrefillResult>& results) {
   const std::int64_t h = world.shape().local_heads;
-  const std::int64_t width = world.shape().dims.value;
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(world.rows()));
-  std::iota(rows.begin(), rows.end(), 0);
+  const std::vector<std::int64_t> rows = rows_up_to(world.rows());
   double worst = 0.0;
   for (std::size_t r = 0; r < results.size(); ++r) {
-    const std::vector<float> output = values_of(results[r].output);
-    const std::vector<float> running = values_of(results[r].running);
-    const std::vector<float> lse = values_of(results[r].lse);
-    for (std::int64_t head = 0; head < h; ++head) {
-      SCOPED_TRACE("rank " + std::to_string(r) + " head " + std::to_string(head));
-      const PrefillReference reference =
-          prefill_reference(world.problem(), static_cast<std::int64_t>(r) * h + head, rows);
-      PrefillFormats formats;
-      formats.chunks = results[r].chunks;
-      const PrefillBounds rounded = prefill_bounds(reference, formats);
-      formats.out_unit = 0.0;
-      const PrefillBounds fp32 = prefill_bounds(reference, formats);
-      worst = std::max(worst, expect_within("output", output, h * width, head * width,
-                                            reference.out, rounded.out, width));
-      worst = std::max(worst, expect_within("running", running, h * width, head * width,
-                                            reference.out, fp32.out, width));
-      worst = std::max(worst, expect_within("lse", lse, h, head, reference.lse, fp32.lse, 1));
-    }
+    SCOPED_TRACE("rank " + std::to_string(r));
+    PrefillFormats formats;
+    formats.chunks = results[r].chunks;
+    const auto first = static_cast<std::int64_t>(r) * h;
+    const ExpectedPrefill rounded = expect_prefill(world.problem(), first, h, rows, formats, 1);
+    formats.out_unit = 0.0;
+    const ExpectedPrefill fp32 = expect_prefill(world.problem(), first, h, rows, formats, 1);
+    worst = std::max({worst, expect_within("output", results[r].output, rounded.out),
+                      expect_within("running", results[r].running, fp32.out),
+                      expect_within("lse", results[r].lse, fp32.lse)});
   }
   return worst;
 }
