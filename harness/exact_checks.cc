@@ -169,6 +169,22 @@ Check query_check(const Scenario& scenario, const GroupOutcome& outcome, int ran
   return check_equal_bits("query", rank, name, got, wanted);
 }
 
+// "correct": the gathered LSE holds every rank's, in rank order.
+Check gathered_lse_check(const Scenario& scenario, const GroupOutcome& outcome, int rank) {
+  const char* name = "gathered LSE against the ranks' LSE";
+  const RankOutcome& at_rank = outcome.ranks[static_cast<std::size_t>(rank)];
+  if (!at_rank.taps.has("correct.lses") || scenario.collective == "fake") {
+    return skipped("correct", rank, name, "no LSE gather among real peers");
+  }
+  const TensorView& got = at_rank.taps.at("correct.lses");  // [N, T, Hg]
+  Tensor wanted(host_device(), got.dtype, got.shape, "gathered lse");
+  for (std::size_t s = 0; s < outcome.ranks.size(); ++s) {
+    host_device().copy_strided(wanted.view().select(0, static_cast<std::int64_t>(s)),
+                               outcome.ranks[s].taps.at("mask.lse"), {});
+  }
+  return check_equal_bits("correct", rank, name, got, wanted);
+}
+
 // "mask": rows without a visible key are 0 and -inf, bit for bit; all others are untouched by it.
 Check mask_check(const RankOutcome& at_rank, int rank) {
   const TensorView& out = at_rank.taps.at("mask.out");           // [T, Hg, L]
@@ -310,6 +326,7 @@ std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodePro
     checks.push_back(schedule_check(scenario.parallel, at_rank, schedule_params, rank));
     checks.push_back(mask_check(at_rank, rank));
     checks.push_back(lse_check(at_rank, rank));
+    checks.push_back(gathered_lse_check(scenario, outcome, rank));
     checks.push_back(collectives_check(scenario, problem, outcome, rank));
   }
   return checks;

@@ -18,6 +18,7 @@ int run_program(int argc, char** argv) {
                  "3 could not run. 'mladcp VERB --help' explains a verb.");
   int status = mladcp::kExitPass;
   mladcp::add_run_verb(program, status);
+  mladcp::add_faults_verb(program, status);
   try {
     program.parse(argc, argv);
     if (program.get_subcommands().empty()) {

@@ -9,5 +9,6 @@ class App;
 namespace mladcp {
 
 void add_run_verb(CLI::App& program, int& status);
+void add_faults_verb(CLI::App& program, int& status);
 
 }  // namespace mladcp

@@ -1,0 +1,100 @@
+#include "harness/fault.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/bfloat16.h"
+#include "core/error.h"
+#include "harness/backend.h"
+#include "harness/judged_step.h"
+#include "harness/run_scenario.h"
+
+namespace mladcp {
+namespace {
+
+const Progress kSilent = [](double, std::string_view) {};
+
+// What many test suites do: random data, the final output against a trusted one, |a - b| <= 0.05 +
+// 0.05 |b|. A run that refuses counts as caught.
+bool loose_tolerance_catches(const Fault& fault) {
+  constexpr float kTolerance = 0.05F;
+  const Scenario& scenario = fault.scenario;
+  const auto backend = make_backend(scenario.device, static_cast<int>(scenario.parallel.dcp));
+  const DecodeProblem problem = random_problem(scenario, 0.0F);
+  const auto clean = run_all_groups({scenario, *backend, nullptr, kSilent}, scenario, problem, 0);
+  std::vector<GroupOutcome> faulty;
+  try {
+    faulty = run_all_groups({scenario, *backend, fault.variation.get(), kSilent}, scenario, problem, 0);
+  } catch (const Error&) {
+    return true;
+  }
+  for (std::size_t g = 0; g < clean.size(); ++g) {
+    for (std::size_t r = 0; r < clean[g].ranks.size(); ++r) {
+      const TensorView& a = faulty[g].ranks[r].output;
+      const TensorView& b = clean[g].ranks[r].output;
+      for (std::int64_t i = 0; i < b.elements(); ++i) {
+        const float wanted = b.as<const BFloat16>()[i].to_float();
+        const float got = a.as<const BFloat16>()[i].to_float();
+        if (!(std::fabs(got - wanted) <= kTolerance + kTolerance * std::fabs(wanted))) return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Scenario fault_scenario() {
+  Scenario scenario;
+  scenario.model = "tiny";
+  scenario.parallel = {.heads = 12, .tp = 4, .dcp = 4, .interleave = 2, .page_size = 16};
+  // Empty, shorter than a period (an empty shard on some ranks), page edges, a long one last.
+  scenario.seq_lens = {0, 3, 64, 65, 127, 300};
+  scenario.seed = 11;
+  scenario.timeout_s = 20.0;
+  return scenario;
+}
+
+std::vector<Fault> fault_catalogue() {
+  std::vector<Fault> all;
+  for (auto* room : {plan_faults, query_faults, cache_faults, attention_faults, combine_faults,
+                     collective_faults}) {
+    for (Fault& fault : room()) all.push_back(std::move(fault));
+  }
+  return all;
+}
+
+FaultFinding try_fault(const Fault& fault) {
+  FaultFinding finding;
+  finding.name = fault.name;
+  finding.imitates = fault.imitates;
+  finding.stage_expected = fault.stage;
+  Scenario scenario = fault.scenario;
+  for (const std::string& probe : fault.probes) {
+    scenario.probes = {probe};
+    try {
+      const Report report = run_scenario(scenario, fault.variation.get(), kSilent);
+      const auto failed =
+          std::find_if(report.checks.begin(), report.checks.end(),
+                       [](const Check& check) { return check.status == CheckStatus::kFail; });
+      if (failed == report.checks.end()) continue;
+      finding.caught_by = probe;
+      finding.stage = failed->stage;
+      finding.rank = failed->rank;
+      finding.message = failed->message;
+      finding.localised = failed->stage == fault.stage &&
+                          (fault.rank == Fault::kEveryRank || failed->rank == fault.rank);
+    } catch (const Error& error) {
+      // The group itself noticed: ranks out of step, or an operation that refused its input.
+      finding.caught_by = "error";
+      finding.stage = "collectives";
+      finding.message = error.what();
+      finding.localised = fault.stage == "collectives";
+    }
+    break;
+  }
+  finding.loose_tolerance_caught = loose_tolerance_catches(fault);
+  return finding;
+}
+
+}  // namespace mladcp

@@ -1,0 +1,139 @@
+// mladcp faults: inject every known fault and see it named.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "harness/exit_status.h"
+#include "harness/fault.h"
+#include "harness/json_output.h"
+#include "harness/run_scenario.h"
+#include "harness/verbs.h"
+
+namespace mladcp {
+namespace {
+
+struct Kill {
+  std::vector<FaultFinding> findings;
+  std::vector<std::string> clean_failures;  // messages of clean runs that did not pass
+  double seconds = 0.0;
+
+  bool holds() const {
+    return clean_failures.empty() &&
+           std::all_of(findings.begin(), findings.end(), [](const FaultFinding& f) {
+             return !f.caught_by.empty() && f.localised;
+           });
+  }
+};
+
+// Every scenario and probe of the catalogue without its fault.
+void run_clean(const std::vector<Fault>& faults, Kill& kill) {
+  std::set<std::string> seen;
+  for (const Fault& fault : faults) {
+    Scenario scenario = fault.scenario;
+    scenario.probes = fault.probes;
+    if (!seen.insert(to_json(scenario)).second) continue;
+    const Report report = run_scenario(scenario, nullptr, [](double, std::string_view) {});
+    for (const Check& check : report.checks) {
+      if (check.status == CheckStatus::kFail) kill.clean_failures.push_back(check.message);
+    }
+  }
+}
+
+std::string to_json(const Kill& kill) {
+  nlohmann::ordered_json json = {{"schema", "mladcp.faults/1"},
+                                 {"verdict", kill.holds() ? "pass" : "fail"}};
+  json["clean"] = kill.clean_failures.empty() ? "pass" : "fail";
+  json["faults"] = nlohmann::ordered_json::array();
+  for (const FaultFinding& f : kill.findings) {
+    json["faults"].push_back({{"name", f.name},
+                              {"imitates", f.imitates},
+                              {"caught_by", f.caught_by},
+                              {"stage", f.stage},
+                              {"rank", f.rank},
+                              {"stage_expected", f.stage_expected},
+                              {"localised", f.localised},
+                              {"loose_tolerance_caught", f.loose_tolerance_caught},
+                              {"message", f.message}});
+  }
+  json["seconds"] = kill.seconds;
+  return json.dump(2);
+}
+
+void print(const Kill& kill) {
+  for (const std::string& message : kill.clean_failures) {
+    fmt::print("the clean run fails: {}\n", message);
+  }
+  fmt::print("{:<34} {:<9} {:<12} {:>4}  {:<9} {:<6} {}\n", "fault", "caught by", "stage", "rank",
+             "localised", "loose", "imitates");
+  for (const FaultFinding& f : kill.findings) {
+    fmt::print("{:<34} {:<9} {:<12} {:>4}  {:<9} {:<6} {}\n", f.name,
+               f.caught_by.empty() ? "MISSED" : f.caught_by, f.stage, f.rank,
+               f.localised ? "yes" : "NO (" + f.stage_expected + ")",
+               f.loose_tolerance_caught ? "sees" : "blind", f.imitates);
+  }
+  const auto count = [&](auto predicate) {
+    return std::count_if(kill.findings.begin(), kill.findings.end(), predicate);
+  };
+  fmt::print("\n{}: {} faults, {} caught, {} localised; a check with rtol = atol = 0.05 sees {}; {:.1f} s\n",
+             kill.holds() ? "PASS" : "FAIL", kill.findings.size(),
+             count([](const FaultFinding& f) { return !f.caught_by.empty(); }),
+             count([](const FaultFinding& f) { return f.localised; }),
+             count([](const FaultFinding& f) { return f.loose_tolerance_caught; }), kill.seconds);
+}
+
+struct FaultsVerb {
+  explicit FaultsVerb(CLI::App& command) {
+    command.add_option("--only", only, "try this fault alone");
+    command.add_option("--device", device, "cpu or cuda (default cpu)");
+    add_json_option(command, json);
+  }
+
+  int run() const {
+    expect_writable(json);
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<Fault> faults = fault_catalogue();
+    if (!only.empty()) {
+      faults.erase(std::remove_if(faults.begin(), faults.end(),
+                                  [&](const Fault& fault) { return fault.name != only; }),
+                   faults.end());
+      if (faults.empty()) {
+        throw InvalidArgument("only = '" + only + "': no such fault; 'mladcp faults' lists them");
+      }
+    }
+    for (Fault& fault : faults) {
+      fault.scenario.device = device;
+      validate(fault.scenario);
+    }
+    Kill kill;
+    run_clean(faults, kill);
+    for (const Fault& fault : faults) kill.findings.push_back(try_fault(fault));
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    kill.seconds = seconds.count();
+    write_json(json, [&] { return to_json(kill); });
+    if (json != "-") print(kill);
+    return kill.holds() ? kExitPass : kExitCheckFailed;
+  }
+
+  std::string only;
+  std::string device = "cpu";
+  std::string json;
+};
+
+}  // namespace
+
+void add_faults_verb(CLI::App& program, int& status) {
+  CLI::App* command =
+      program.add_subcommand("faults", "inject every known fault and see whether it is named");
+  const auto verb = std::make_shared<FaultsVerb>(*command);
+  command->callback([verb, &status] { status = verb->run(); });
+}
+
+}  // namespace mladcp
