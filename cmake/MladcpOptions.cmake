@@ -7,6 +7,7 @@ set_property(CACHE MLADCP_CUDA MLADCP_NCCL MLADCP_MPI PROPERTY STRINGS AUTO ON O
 set(MLADCP_CUDA_ARCHITECTURES "80;90a" CACHE STRING
     "Architectures of the generic kernels; those under sm90_* are built for 90a alone")
 option(MLADCP_TESTS "Build the tests" ON)
+option(MLADCP_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
 option(MLADCP_BENCH "Build the benchmarks" ON)
 option(MLADCP_NATIVE "Use AVX2 and FMA (x86-64-v3) when the building machine has them" OFF)
 set(MLADCP_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example address,undefined")

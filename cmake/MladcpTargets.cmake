@@ -25,7 +25,7 @@ endfunction()
 # about a second), labelled gpu or, from two on, multigpu; with fewer GPUs that is skipped, saying so.
 # Tests start in the root of the repository.
 function(mladcp_test folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "GPUS;TIMEOUT" "SOURCES;PROPERTIES_SOURCES;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "GPUS;TIMEOUT;ENVIRONMENT" "SOURCES;PROPERTIES_SOURCES;DEPS")
   set(target ${folder}_tests)
   set(sources ${arg_SOURCES})
   if(MLADCP_HAVE_RAPIDCHECK AND arg_PROPERTIES_SOURCES)
@@ -64,7 +64,7 @@ function(mladcp_test folder)
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS ${folder})
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS ${folder} ENVIRONMENT "${arg_ENVIRONMENT}")
   set_property(GLOBAL APPEND PROPERTY MLADCP_TEST_TARGETS ${target})
 endfunction()
 

@@ -72,19 +72,24 @@ LengthsSource parse_lengths_source(std::string_view text) {
 
 std::vector<std::int64_t> read_lengths(const LengthsSource& source, std::int64_t batch,
                                        std::optional<std::uint64_t> seed) {
+  std::ifstream file(source.path);
+  return read_lengths(file, source, batch, seed);
+}
+
+std::vector<std::int64_t> read_lengths(std::istream& csv, const LengthsSource& source,
+                                       std::int64_t batch, std::optional<std::uint64_t> seed) {
   if (batch < 1) {
     throw InvalidArgument(fmt::format("batch is {}, must be at least 1", batch));
   }
-  std::ifstream file(source.path);
   std::string text;
-  if (!file || !std::getline(file, text)) {
+  if (!csv || !std::getline(csv, text)) {
     throw InvalidArgument(fmt::format(
         "lengths file '{}' cannot be read or is empty; give a CSV file with a header line",
         source.path));
   }
   const Column column = find_column(source, text);
   std::vector<std::int64_t> lengths;
-  for (std::int64_t line = 2; std::getline(file, text); ++line) {
+  for (std::int64_t line = 2; std::getline(csv, text); ++line) {
     if (text.empty() || text == "\r") continue;
     lengths.push_back(parse_length(source, line, column, text));
     if (!seed && static_cast<std::int64_t>(lengths.size()) == batch) return lengths;

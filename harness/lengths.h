@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,11 @@ LengthsSource parse_lengths_source(std::string_view text);
 // same seed picks the same rows everywhere. InvalidArgument names file, line and column: a file
 // that cannot be read, an unknown column, a value outside 0 .. 2147483647, fewer rows than batch.
 std::vector<std::int64_t> read_lengths(const LengthsSource& source, std::int64_t batch,
+                                       std::optional<std::uint64_t> seed = std::nullopt);
+
+// The same from an open stream; source.path only names it in messages.
+std::vector<std::int64_t> read_lengths(std::istream& csv, const LengthsSource& source,
+                                       std::int64_t batch,
                                        std::optional<std::uint64_t> seed = std::nullopt);
 
 }  // namespace mladcp

@@ -1,6 +1,7 @@
 #include "harness/scenario.h"
 
-#include <array>
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "core/error.h"
@@ -84,6 +85,29 @@ void validate(const Scenario& scenario) {
                           " entries but new_tokens has " +
                           std::to_string(scenario.new_tokens.size()) + ": give one of each per request");
   }
+}
+
+std::string command_line(const Scenario& scenario) {
+  const ParallelConfig& p = scenario.parallel;
+  std::string line = fmt::format(
+      "mladcp run --model {} --heads {} --tp {} --dcp {} --interleave {} --page-size {} --kv-dtype {} "
+      "--query {} --q-scale {} --k-scale {} --combine {} --reduce-dtype {} --phase {} --q-len {} "
+      "--device {} --collective {} --seed {}",
+      scenario.model, p.heads, p.tp, p.dcp, p.interleave, p.page_size, name(p.kv_dtype),
+      name(p.query), p.q_scale, p.k_scale, name(p.combine), name(p.reduce_dtype),
+      name(scenario.phase), scenario.q_len, scenario.device, scenario.collective, scenario.seed);
+  if (p.project_before_merge) line += " --project-before-merge";
+  if (p.replicate_query) line += " --replicate-query";
+  if (scenario.group >= 0) line += fmt::format(" --group {}", scenario.group);
+  if (!scenario.seq_lens.empty()) {
+    line += fmt::format(" --seq-lens {}", fmt::join(scenario.seq_lens, ","));
+  }
+  if (!scenario.context_lens.empty()) {
+    line += fmt::format(" --context-lens {} --new-tokens {} --workspace {}",
+                        fmt::join(scenario.context_lens, ","), fmt::join(scenario.new_tokens, ","),
+                        scenario.workspace_rows);
+  }
+  return line + fmt::format(" --probe {}", fmt::join(scenario.probes, ","));
 }
 
 }  // namespace mladcp

@@ -46,6 +46,9 @@ struct Scenario {
 // range, timeout above 0, known device and collective, lengths that fit.
 void validate(const Scenario& scenario);
 
+// The command that runs it: what a failing random scenario is reported as.
+std::string command_line(const Scenario& scenario);
+
 // A scenario as JSON text and back. Unknown keys, wrong types and values are InvalidArgument naming
 // the key; `source` (a file name) leads every message. Keys missing keep their defaults.
 std::string to_json(const Scenario& scenario);
