@@ -13,6 +13,7 @@ class ForwardingCollective : public Collective {
 
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
+  void synchronize(Stream stream) override { inner_.synchronize(stream); }
 
  protected:
   void forward(const CollectiveCall& call, const TensorView& out, const TensorView& in,

@@ -54,6 +54,7 @@ class InProcessGroup::Handle final : public Collective {
 
   int rank() const override { return rank_; }
   int world_size() const override { return state_->world_size(); }
+  void synchronize(Stream stream) override { state_->device.synchronize(stream); }
 
  private:
   void run(const CollectiveCall& call, const TensorView& out, const TensorView& in,

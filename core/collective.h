@@ -58,6 +58,10 @@ class Collective {
   void all_to_all(const TensorView& out, const TensorView& in, Stream stream,
                   std::string_view stage);
 
+  // Waits for the calls made on `stream` and throws what went wrong with one of them after it was
+  // enqueued, such as a peer that never came. Host implementations are complete already.
+  virtual void synchronize(Stream) {}
+
  private:
   // The tensors as given: any axis, any strides; checked against `call`.
   virtual void run(const CollectiveCall& call, const TensorView& out, const TensorView& in,

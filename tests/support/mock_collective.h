@@ -11,6 +11,7 @@ class MockCollective : public Collective {
  public:
   MOCK_METHOD(int, rank, (), (const, override));
   MOCK_METHOD(int, world_size, (), (const, override));
+  MOCK_METHOD(void, synchronize, (Stream stream), (override));
   MOCK_METHOD(void, run,
               (const CollectiveCall& call, const TensorView& out, const TensorView& in,
                Stream stream),
