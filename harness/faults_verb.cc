@@ -15,6 +15,7 @@
 #include "harness/fault.h"
 #include "harness/json_output.h"
 #include "harness/run_scenario.h"
+#include "harness/sensitivity.h"
 #include "harness/verbs.h"
 
 namespace mladcp {
@@ -22,6 +23,7 @@ namespace {
 
 struct Kill {
   std::vector<FaultFinding> findings;
+  std::vector<Sensitivity> sensitivities;   // with --smallest
   std::vector<std::string> clean_failures;  // messages of clean runs that did not pass
   double seconds = 0.0;
 
@@ -63,6 +65,16 @@ std::string to_json(const Kill& kill) {
                               {"loose_tolerance_caught", f.loose_tolerance_caught},
                               {"message", f.message}});
   }
+  if (!kill.sensitivities.empty()) {
+    json["smallest"] = nlohmann::ordered_json::array();
+    for (const Sensitivity& s : kill.sensitivities) {
+      json["smallest"].push_back({{"kind", s.kind},
+                                  {"unit", s.unit},
+                                  {"probe", s.probe},
+                                  {"length", s.length},
+                                  {"smallest", s.smallest}});
+    }
+  }
   json["seconds"] = kill.seconds;
   return json.dump(2);
 }
@@ -79,6 +91,14 @@ void print(const Kill& kill) {
                f.localised ? "yes" : "NO (" + f.stage_expected + ")",
                f.loose_tolerance_caught ? "sees" : "blind", f.imitates);
   }
+  if (!kill.sensitivities.empty()) {
+    fmt::print("\n{:<26} {:<17} {:<8} {:>8}  {}\n", "smallest fault caught", "unit", "probe", "S",
+               "size");
+    for (const Sensitivity& s : kill.sensitivities) {
+      fmt::print("{:<26} {:<17} {:<8} {:>8}  {:.3g}\n", s.kind, s.unit, s.probe, s.length,
+                 s.smallest);
+    }
+  }
   const auto count = [&](auto predicate) {
     return std::count_if(kill.findings.begin(), kill.findings.end(), predicate);
   };
@@ -93,6 +113,8 @@ struct FaultsVerb {
   explicit FaultsVerb(CLI::App& command) {
     command.add_option("--only", only, "try this fault alone");
     command.add_option("--device", device, "cpu or cuda (default cpu)");
+    command.add_flag("--smallest", smallest,
+                     "also find the smallest fault of each kind that is caught, at S 128, 8k, 128k");
     add_json_option(command, json);
   }
 
@@ -115,6 +137,11 @@ struct FaultsVerb {
     Kill kill;
     run_clean(faults, kill);
     for (const Fault& fault : faults) kill.findings.push_back(try_fault(fault));
+    for (const FaultKind& kind : fault_kinds()) {
+      for (const std::int64_t length : {128, 8192, 131072}) {
+        if (smallest) kill.sensitivities.push_back(smallest_caught(kind, length, device));
+      }
+    }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     kill.seconds = seconds.count();
     write_json(json, [&] { return to_json(kill); });
@@ -125,6 +152,7 @@ struct FaultsVerb {
   std::string only;
   std::string device = "cpu";
   std::string json;
+  bool smallest = false;
 };
 
 }  // namespace

@@ -8,33 +8,42 @@
 namespace mladcp {
 namespace {
 
-// Host copies of everything a decode call reads.
+std::vector<float> floats(const TensorView& tensor, Stream stream) {
+  const Tensor host = copied_to_host(tensor, stream);
+  std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = value_at(host, static_cast<std::int64_t>(i));
+  }
+  return values;
+}
+
+// Host copies of everything a decode call reads, as numbers.
 struct HostCall {
   explicit HostCall(const OpFunctions::Decode& call)
-      : cache(copied_to_host(call.cache.data, call.stream)),
+      : cache(floats(call.cache.data, call.stream)),
         request(copied_to_host(call.rows.request, call.stream)),
         visible(copied_to_host(call.rows.visible, call.stream)),
         table(copied_to_host(call.rows.block_table, call.stream)) {
     if (const auto* pair = std::get_if<QueryPair>(&call.query)) {
-      latent = copied_to_host(pair->latent, call.stream);
-      rope = copied_to_host(pair->rope, call.stream);
+      const std::vector<float> latent = floats(pair->latent, call.stream);
+      const std::vector<float> rope = floats(pair->rope, call.stream);
+      const std::int64_t l = pair->latent.size(2);
+      const std::int64_t r = pair->rope.size(2);
+      for (std::int64_t row = 0; row < pair->latent.size(0) * pair->latent.size(1); ++row) {
+        query.insert(query.end(), latent.begin() + row * l, latent.begin() + (row + 1) * l);
+        query.insert(query.end(), rope.begin() + row * r, rope.begin() + (row + 1) * r);
+      }
     } else {
-      query = copied_to_host(std::get<TensorView>(call.query), call.stream);
+      const auto& tensor = std::get<TensorView>(call.query);
+      query = floats(tensor, call.stream);
+      fp8_query = tensor.dtype == DType::kE4M3;
     }
   }
 
-  float query_at(std::int64_t t, std::int64_t h, std::int64_t heads, std::int64_t i) const {
-    if (!query.empty()) {
-      const std::int64_t width = query.view().size(2);
-      return value_at(query, (t * heads + h) * width + i);
-    }
-    const std::int64_t l = latent.view().size(2);
-    const std::int64_t r = rope.view().size(2);
-    return i < l ? value_at(latent, (t * heads + h) * l + i)
-                 : value_at(rope, (t * heads + h) * r + i - l);
-  }
-
-  Tensor cache, request, visible, table, latent, rope, query;
+  std::vector<float> cache;  // [pages * page, D]
+  std::vector<float> query;  // [T * H, D]
+  Tensor request, visible, table;
+  bool fp8_query = false;
 };
 
 struct RowSums {
@@ -52,10 +61,9 @@ void NaiveAttention::run(const OpFunctions::Decode& call) const {
   const std::int64_t width = call.cache.data.size(2);
   const std::int64_t page = call.cache.page_size();
   const bool fp8_cache = call.cache.quantized();
-  const bool fp8_query = !host.query.empty() && host.query.view().dtype == DType::kE4M3;
   const double k_scale = fp8_cache ? call.cache.scale : 1.0;
   const double scale = call.scales.softmax_scale * k_scale *
-                       (fp8_query ? call.scales.q_scale : 1.0) * logit_factor;
+                       (host.fp8_query ? call.scales.q_scale : 1.0) * logit_factor;
 
   const auto row_of = [&](std::int64_t t, std::int64_t h) {
     const std::int64_t b = host.request.as<const std::int32_t>()[t];
@@ -67,10 +75,10 @@ void NaiveAttention::run(const OpFunctions::Decode& call) const {
     std::vector<double> logits(static_cast<std::size_t>(visible));
     double largest = -std::numeric_limits<double>::infinity();
     for (std::int64_t key = 0; key < visible; ++key) {
+      const float* query = host.query.data() + (t * heads + h) * width;
+      const float* row = host.cache.data() + row_begin(key);
       double dot = 0.0;
-      for (std::int64_t i = 0; i < width; ++i) {
-        dot += double{host.query_at(t, h, heads, i)} * value_at(host.cache, row_begin(key) + i);
-      }
+      for (std::int64_t i = 0; i < width; ++i) dot += double{query[i]} * double{row[i]};
       logits[static_cast<std::size_t>(key)] = scale * dot;
       largest = std::max(largest, scale * dot);
     }
@@ -79,6 +87,7 @@ void NaiveAttention::run(const OpFunctions::Decode& call) const {
     double mass = 0.0;
     std::vector<double> exact(static_cast<std::size_t>(latent), 0.0);
     std::vector<double> step(static_cast<std::size_t>(latent), 0.0);
+    std::vector<float> chain(static_cast<std::size_t>(latent), 0.0F);
     for (std::int64_t key = 0; key < visible; ++key) {
       const double times = weight ? weight(t, h, key, visible) : 1.0;
       const auto p =
@@ -87,14 +96,20 @@ void NaiveAttention::run(const OpFunctions::Decode& call) const {
       const float stored = round_p ? round_p(p) : p;
       for (std::int64_t c = 0; stored != 0.0F && c < latent; ++c) {
         const std::int64_t column = value_column ? value_column(c) : c;
-        const double term = double{stored} * value_at(host.cache, row_begin(key) + column);
+        const double term = double{stored} * double{host.cache[static_cast<std::size_t>(row_begin(key) + column)]};
         exact[static_cast<std::size_t>(c)] += term;
         step[static_cast<std::size_t>(c)] += term;
       }
       if (accumulate && (key % kStepKeys == kStepKeys - 1 || key == visible - 1)) {
         for (std::size_t c = 0; c < step.size(); ++c) {
-          sums.out[c] = accumulate(sums.out[c], static_cast<float>(step[c]));
+          chain[c] = accumulate(chain[c], static_cast<float>(step[c]));
           step[c] = 0.0;
+        }
+        if (key == visible - 1 || (chain_keys != 0 && (key + 1) % chain_keys == 0)) {
+          for (std::size_t c = 0; c < chain.size(); ++c) {
+            sums.out[c] += chain[c];
+            chain[c] = 0.0F;
+          }
         }
       }
     }

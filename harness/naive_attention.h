@@ -17,6 +17,8 @@ struct NaiveAttention {
   std::function<float(float p)> round_p;
   // The accumulator of P V after one chain step of 32 keys; fp64 sums unless given.
   std::function<float(float accumulator, float step_sum)> accumulate;
+  // After so many keys the accumulator is added to an fp32 total and starts anew; 0: never.
+  std::int64_t chain_keys = 0;
   // Which cache column holds latent channel c.
   std::function<std::int64_t(std::int64_t channel)> value_column;
   double logit_factor = 1.0;

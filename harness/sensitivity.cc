@@ -1,0 +1,167 @@
+#include "harness/sensitivity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "core/error.h"
+#include "harness/fault_variations.h"
+#include "harness/naive_attention.h"
+#include "harness/run_scenario.h"
+
+namespace mladcp {
+namespace {
+
+std::vector<double> halvings(double largest, int count) {
+  std::vector<double> sizes;
+  for (int i = 0; i < count; ++i) sizes.push_back(std::ldexp(largest, -i));
+  return sizes;
+}
+
+std::unique_ptr<Variation> decode_variation(
+    std::function<void(AttentionOps& next, const OpFunctions::Decode& call)> decode) {
+  OpFunctions functions;
+  functions.decode = std::move(decode);
+  return std::make_unique<OpFault>(0, std::move(functions));
+}
+
+std::unique_ptr<Variation> output_scaled(double size) {
+  return decode_variation([size](AttentionOps& next, const OpFunctions::Decode& call) {
+    call.run(next);
+    map_values(call.out, call.stream, [&](float x, std::int64_t) {
+      return static_cast<float>((1.0 + size) * x);
+    });
+  });
+}
+
+std::unique_ptr<Variation> logits_scaled(double size) {
+  return decode_variation([size](AttentionOps& next, const OpFunctions::Decode& call) {
+    OpFunctions::Decode changed = call;
+    changed.scales.softmax_scale *= static_cast<float>(1.0 + size);
+    changed.run(next);
+  });
+}
+
+std::unique_ptr<Variation> lse_offset(double size) {
+  return decode_variation([size](AttentionOps& next, const OpFunctions::Decode& call) {
+    call.run(next);
+    map_values(call.lse, call.stream,
+               [&](float x, std::int64_t) { return x + static_cast<float>(size); });
+  });
+}
+
+// The kernel ends its walk early; plan and schedule know nothing of it.
+std::unique_ptr<Variation> keys_dropped(double size) {
+  return decode_variation([size](AttentionOps& next, const OpFunctions::Decode& call) {
+    const Tensor fewer = copied_to_host(call.rows.visible, call.stream);
+    for (std::int64_t t = 0; t < fewer.view().elements(); ++t) {
+      auto& visible = fewer.as<std::int32_t>()[t];
+      visible = std::max(0, visible - static_cast<std::int32_t>(size));
+    }
+    const Tensor on_device = copied_to_device(fewer, *call.rows.visible.device, call.stream);
+    OpFunctions::Decode changed = call;
+    changed.rows.visible = on_device;
+    changed.run(next);
+    call.rows.visible.device->synchronize(call.stream);
+  });
+}
+
+std::unique_ptr<Variation> heads_swapped(double size) {
+  return decode_variation([size](AttentionOps& next, const OpFunctions::Decode& call) {
+    call.run(next);
+    edit_tensor(call.out, call.stream, [&](const TensorView& host) {
+      const std::int64_t width = host.size(2);
+      for (std::int64_t pair = 0; pair < static_cast<std::int64_t>(size); ++pair) {
+        for (std::int64_t c = 0; c < width; ++c) {
+          const std::int64_t a = 2 * pair * width + c;
+          const float kept = value_at(host, a);
+          set_value(host, a, value_at(host, a + width));
+          set_value(host, a + width, kept);
+        }
+      }
+    });
+  });
+}
+
+std::unique_ptr<Variation> visible_shortened(double size) {
+  return std::make_unique<PlanFault>(0, [size](int, DecodePlan& plan) {
+    for (auto& visible : plan.visible) visible -= static_cast<std::int32_t>(size);
+    for (auto& length : plan.lengths) length -= static_cast<std::int32_t>(size);
+  });
+}
+
+// P below `size` of the row's largest becomes 0.
+std::unique_ptr<Variation> p_flushed(double size) {
+  NaiveAttention attention;
+  attention.round_p = [size](float p) { return p < size ? 0.0F : p; };
+  return decode_variation([attention](AttentionOps&, const OpFunctions::Decode& call) {
+    attention.run(call);
+  });
+}
+
+// An accumulator of 14 significant bits over chains of `size` keys, added in fp32 then.
+std::unique_ptr<Variation> short_accumulator(double size) {
+  return decode_variation([size](AttentionOps&, const OpFunctions::Decode& call) {
+    NaiveAttention attention;
+    attention.chain_keys = static_cast<std::int64_t>(size);
+    attention.accumulate = [](float accumulator, float step_sum) {
+      const float sum = accumulator + step_sum;
+      if (sum == 0.0F) return 0.0F;
+      const float unit = std::ldexp(1.0F, std::ilogb(sum) - 13);
+      return std::trunc(sum / unit) * unit;
+    };
+    attention.run(call);
+  });
+}
+
+Scenario sensitivity_scenario(const FaultKind& kind, std::int64_t length,
+                              std::string_view device) {
+  Scenario scenario;
+  // A census takes one pass per 512 keys and head: it wants the real width and many heads.
+  const bool census = kind.probe == "census";
+  scenario.model = census ? "deepseek-v3" : "tiny";
+  scenario.parallel = {.heads = census ? 128 : 4, .tp = 2, .dcp = 2, .interleave = 1, .page_size = 64};
+  scenario.seq_lens = {length};
+  scenario.device = device;
+  scenario.probes = {std::string(kind.probe)};
+  return scenario;
+}
+
+bool is_caught(const Scenario& scenario, const Variation& variation) {
+  try {
+    const Report report = run_scenario(scenario, &variation, [](double, std::string_view) {});
+    return !all_hold(report.checks);
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+const std::vector<FaultKind>& fault_kinds() {
+  static const std::vector<FaultKind> kinds = {
+      {"output scale error", "relative", "numeric", halvings(0.125, 14), output_scaled},
+      {"logit scale error", "relative", "numeric", halvings(0.125, 18), logits_scaled},
+      {"LSE offset", "nats", "numeric", halvings(0.125, 18), lse_offset},
+      {"keys dropped", "keys", "census", halvings(4, 3), keys_dropped},
+      {"pairs of heads swapped", "pairs", "numeric", halvings(1, 1), heads_swapped},
+      {"visible length short by", "keys", "numeric", halvings(16, 5), visible_shortened},
+      {"P flushed below", "of the largest P", "sink", halvings(0.125, 18), p_flushed},
+      {"14-bit accumulator over", "keys a chain", "shifted", halvings(65536, 12),
+       short_accumulator},
+  };
+  return kinds;
+}
+
+Sensitivity smallest_caught(const FaultKind& kind, std::int64_t length, std::string_view device) {
+  Sensitivity result{kind.name, kind.unit, kind.probe, length, 0.0};
+  const Scenario scenario = sensitivity_scenario(kind, length, device);
+  for (const double size : kind.sizes) {
+    if (!is_caught(scenario, *kind.make(size))) break;
+    result.smallest = size;
+  }
+  return result;
+}
+
+}  // namespace mladcp

@@ -1,0 +1,37 @@
+// The smallest fault of each kind that the harness still names: a bound that is never exceeded is worth
+// nothing if it hides what it should show.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/variation.h"
+
+namespace mladcp {
+
+struct FaultKind {
+  std::string_view name;  // "output scale error"
+  std::string_view unit;  // "relative", "keys", ...
+  std::string_view probe;
+  std::vector<double> sizes;  // descending
+  std::unique_ptr<Variation> (*make)(double size);
+};
+
+const std::vector<FaultKind>& fault_kinds();
+
+struct Sensitivity {
+  std::string_view kind;
+  std::string_view unit;
+  std::string_view probe;
+  std::int64_t length = 0;  // S, in one request on two ranks
+  double smallest = 0.0;    // the smallest size caught, all larger ones being caught too; 0: none
+};
+
+// Tries the sizes of a kind, largest first, until one is not caught.
+Sensitivity smallest_caught(const FaultKind& kind, std::int64_t length, std::string_view device);
+
+}  // namespace mladcp
