@@ -21,7 +21,12 @@ Fault decode_fault(std::string name, std::string imitates, int rank,
                    const Scenario& scenario = fault_scenario()) {
   OpFunctions functions;
   functions.decode = std::move(decode);
-  return {std::move(name), std::move(imitates), "attention", rank, scenario, std::move(probes),
+  return {std::move(name),
+          std::move(imitates),
+          "attention",
+          rank,
+          scenario,
+          std::move(probes),
           std::make_shared<OpFault>(rank, std::move(functions))};
 }
 
@@ -54,27 +59,24 @@ Scenario long_scenario(std::int64_t length) {
 }
 
 std::vector<Fault> key_faults() {
-  const auto weight = [](std::function<double(std::int64_t, std::int64_t, std::int64_t,
-                                              std::int64_t)>
-                             weigh) {
-    NaiveAttention attention;
-    attention.weight = std::move(weigh);
-    return attention;
-  };
+  const auto weight =
+      [](std::function<double(std::int64_t, std::int64_t, std::int64_t, std::int64_t)> weigh) {
+        NaiveAttention attention;
+        attention.weight = std::move(weigh);
+        return attention;
+      };
   std::vector<Fault> faults;
-  faults.push_back(naive_fault("key-last-dropped", "the last visible key is skipped", 1,
-                               weight([](auto, auto, auto key, auto visible) {
-                                 return key == visible - 1 ? 0.0 : 1.0;
-                               }),
-                               {"census"}));
-  faults.push_back(naive_fault("key-first-doubled", "a split boundary counts one key twice", 2,
-                               weight([](auto, auto, auto key, auto) { return key == 0 ? 2.0 : 1.0; }),
-                               {"census"}));
-  faults.push_back(naive_fault("key-middle-dropped", "one key lost between two splits", 0,
-                               weight([](auto, auto, auto key, auto visible) {
-                                 return key == visible / 2 ? 0.0 : 1.0;
-                               }),
-                               {"census"}));
+  faults.push_back(naive_fault(
+      "key-last-dropped", "the last visible key is skipped", 1,
+      weight([](auto, auto, auto key, auto visible) { return key == visible - 1 ? 0.0 : 1.0; }),
+      {"census"}));
+  faults.push_back(naive_fault(
+      "key-first-doubled", "a split boundary counts one key twice", 2,
+      weight([](auto, auto, auto key, auto) { return key == 0 ? 2.0 : 1.0; }), {"census"}));
+  faults.push_back(naive_fault(
+      "key-middle-dropped", "one key lost between two splits", 0,
+      weight([](auto, auto, auto key, auto visible) { return key == visible / 2 ? 0.0 : 1.0; }),
+      {"census"}));
   faults.push_back(naive_fault("block-dropped", "a block of 16 keys never walked", 1,
                                weight([](auto, auto, auto key, auto visible) {
                                  return visible > 16 && key < 16 ? 0.0 : 1.0;
@@ -82,8 +84,8 @@ std::vector<Fault> key_faults() {
                                {"census"}));
   faults.push_back(naive_fault("all-keys-doubled", "every split merged twice", Fault::kEveryRank,
                                weight([](auto, auto, auto, auto) { return 2.0; }), {"census"}));
-  faults.push_back(naive_fault("key-dropped-on-one-head", "one head of a tile misses its last key", 0,
-                               weight([](auto, auto head, auto key, auto visible) {
+  faults.push_back(naive_fault("key-dropped-on-one-head", "one head of a tile misses its last key",
+                               0, weight([](auto, auto head, auto key, auto visible) {
                                  return head == 1 && key == visible - 1 ? 0.0 : 1.0;
                                }),
                                {"census"}));
@@ -180,24 +182,20 @@ Fault lse_fault(std::string name, std::string imitates, int rank,
 
 std::vector<Fault> lse_faults() {
   std::vector<Fault> faults;
-  faults.push_back(lse_fault("lse-base-two", "LSE in base 2 where base e is expected (vLLM 47079)",
-                             Fault::kEveryRank, [](float lse, std::int64_t) {
-                               return lse * std::numbers::log2e_v<float>;
-                             }));
-  faults.push_back(lse_fault("lse-base-two-read-as-e", "natural LSE converted once too often (SGLang 33064)",
-                             Fault::kEveryRank, [](float lse, std::int64_t) {
-                               return lse * std::numbers::ln2_v<float>;
-                             }));
+  faults.push_back(lse_fault(
+      "lse-base-two", "LSE in base 2 where base e is expected (vLLM 47079)", Fault::kEveryRank,
+      [](float lse, std::int64_t) { return lse * std::numbers::log2e_v<float>; }));
+  faults.push_back(lse_fault(
+      "lse-base-two-read-as-e", "natural LSE converted once too often (SGLang 33064)",
+      Fault::kEveryRank, [](float lse, std::int64_t) { return lse * std::numbers::ln2_v<float>; }));
   faults.push_back(lse_fault("lse-small-offset", "an LSE 0.001 too large on one rank", 1,
                              [](float lse, std::int64_t) { return lse + 0.001F; }));
-  faults.push_back(lse_fault("lse-rounded-to-bf16", "LSE kept in bf16", Fault::kEveryRank,
-                             [](float lse, std::int64_t) {
-                               return BFloat16::from_float(lse).to_float();
-                             }));
-  faults.push_back(lse_fault("lse-of-another-head", "LSE of two heads exchanged", 0,
-                             [](float lse, std::int64_t index) {
-                               return index % 2 == 0 ? lse + 0.5F : lse - 0.5F;
-                             }));
+  faults.push_back(
+      lse_fault("lse-rounded-to-bf16", "LSE kept in bf16", Fault::kEveryRank,
+                [](float lse, std::int64_t) { return BFloat16::from_float(lse).to_float(); }));
+  faults.push_back(lse_fault(
+      "lse-of-another-head", "LSE of two heads exchanged", 0,
+      [](float lse, std::int64_t index) { return index % 2 == 0 ? lse + 0.5F : lse - 0.5F; }));
   OpFunctions marker;
   marker.mask_empty = [](CombineOps&, const TensorView& out, const TensorView& lse,
                          const TensorView& visible, Stream stream) {
@@ -209,8 +207,12 @@ std::vector<Fault> lse_faults() {
     });
     static_cast<void>(out);
   };
-  Fault foreign{"lse-foreign-empty-marker", "an empty row keeps LSE +inf (vLLM 38416)", "lse",
-                Fault::kEveryRank, fault_scenario(), {"numeric"},
+  Fault foreign{"lse-foreign-empty-marker",
+                "an empty row keeps LSE +inf (vLLM 38416)",
+                "lse",
+                Fault::kEveryRank,
+                fault_scenario(),
+                {"numeric"},
                 std::make_shared<OpFault>(Fault::kEveryRank, marker)};
   faults.push_back(std::move(foreign));
   OpFunctions unmasked;
@@ -223,8 +225,12 @@ std::vector<Fault> lse_faults() {
       return seen.as<const std::int32_t>()[i / row] == 0 ? std::nanf("") : value;
     });
   };
-  faults.push_back({"empty-rows-not-zeroed", "rows of an empty shard left unwritten (ATOM 1832)",
-                    "mask", Fault::kEveryRank, fault_scenario(), {"numeric"},
+  faults.push_back({"empty-rows-not-zeroed",
+                    "rows of an empty shard left unwritten (ATOM 1832)",
+                    "mask",
+                    Fault::kEveryRank,
+                    fault_scenario(),
+                    {"numeric"},
                     std::make_shared<OpFault>(Fault::kEveryRank, unmasked)});
   return faults;
 }
@@ -262,8 +268,12 @@ std::vector<Fault> schedule_faults() {
   const auto with = [](std::string name, std::string imitates, auto build) {
     OpFunctions functions;
     functions.build_schedule = build;
-    return Fault{std::move(name), std::move(imitates), "schedule", Fault::kEveryRank,
-                 fault_scenario(), {"numeric"},
+    return Fault{std::move(name),
+                 std::move(imitates),
+                 "schedule",
+                 Fault::kEveryRank,
+                 fault_scenario(),
+                 {"numeric"},
                  std::make_shared<OpFault>(Fault::kEveryRank, functions)};
   };
   std::vector<Fault> faults;

@@ -1,16 +1,28 @@
-// Where a simulated or real rank computes: its device, its stream, its operations.
+// Where ranks compute and how they meet: device, stream and operations of a rank, and the group.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/config.h"
 #include "core/device.h"
 #include "core/ops.h"
 #include "core/scheduler.h"
+#include "harness/group_runner.h"
 #include "reference/numerics_profile.h"
 
 namespace mladcp {
+
+// The way between the processes of a group, for reports alone: the ranks talk through Collective.
+class ProcessLink {
+ public:
+  virtual ~ProcessLink() = default;
+  virtual std::vector<std::string> gather_at_root(std::string_view mine) = 0;
+  virtual int rank_in_group() const = 0;
+};
 
 class Backend {
  public:
@@ -23,10 +35,23 @@ class Backend {
   virtual ScheduleParams schedule_params() const = 0;
   // How decode attention rounds here, for this configuration: what its bounds follow from.
   virtual const NumericsProfile& numerics(const ParallelConfig& config) const = 0;
+
+  // Runs body once for every rank of a group that this process holds, each on its own thread, and
+  // waits for all; the first real error is rethrown. All ranks live here unless a backend says
+  // otherwise. Unsupported names a collective this backend lacks.
+  virtual void run_group(const GroupOptions& options, CallLog& log,
+                         const std::function<void(Collective&)>& body) {
+    run_group_in_process(options, device(0), log, body);
+  }
+  // Ranks of other processes: the bytes every process hands in, by rank, at the process that
+  // judges; empty elsewhere. Null when all ranks live here.
+  virtual ProcessLink* link() { return nullptr; }
 };
 
-// "cpu", or "cuda" where this build and machine have it; `ranks` share the machine. Throws
-// Unsupported naming what is missing.
-std::unique_ptr<Backend> make_backend(std::string_view device, int ranks);
+// For a device ("cpu", "cuda") and a collective ("in_process", "fake", "mpi", "nccl"), where this
+// build and machine have them; `ranks` of a group, timeout of a meeting. Throws Unsupported naming
+// what is missing.
+std::unique_ptr<Backend> make_backend(std::string_view device, std::string_view collective,
+                                      int ranks, double timeout_s);
 
 }  // namespace mladcp

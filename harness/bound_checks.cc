@@ -43,8 +43,7 @@ Check judged(const std::string& stage, int rank, const std::string& name, const 
   return check;
 }
 
-Check skipped(const std::string& stage, int rank, const std::string& name,
-              const std::string& why) {
+Check skipped(const std::string& stage, int rank, const std::string& name, const std::string& why) {
   Check check{stage, rank, name, CheckStatus::kSkip};
   check.message = why;
   return check;
@@ -123,15 +122,15 @@ void check_products(const Judged& judged_step, std::vector<Check>& checks) {
     const HeadRange value = config.project_before_merge ? all : own;
     const TapStore& taps = judged_step.taps(r);
     const auto expected = [&](const TensorView& in, const TensorView& weight) {
-      return expect_products(multiply_heads_exactly(in, weight, judged_step.threads),
-                             DType::kBF16, judged_step.profile.products);
+      return expect_products(multiply_heads_exactly(in, weight, judged_step.threads), DType::kBF16,
+                             judged_step.profile.products);
     };
     checks.push_back(judged("absorb", rank, "q_nope x W_UK against fp64", taps.at("absorb.out"),
                             expected(problem.q_nope.view().narrow(1, query.begin, query.count),
                                      problem.w_uk.view().narrow(0, query.begin, query.count))));
-    checks.push_back(judged("projected", rank, "latent x W_UV against fp64", taps.at("project.out"),
-                            expected(taps.at("project.in"),
-                                     problem.w_uv.view().narrow(0, value.begin, value.count))));
+    checks.push_back(judged(
+        "projected", rank, "latent x W_UV against fp64", taps.at("project.out"),
+        expected(taps.at("project.in"), problem.w_uv.view().narrow(0, value.begin, value.count))));
   }
 }
 
@@ -180,8 +179,7 @@ void check_attention(const Judged& judged_step, std::vector<Check>& checks) {
     if (config.dcp == 1 || config.project_before_merge) continue;
     const std::int64_t h = config.local_heads();
     checks.push_back(judged("output", rank, "combined latents against the unsharded fp64",
-                            combined_output(taps),
-                            heads_of(expected.combined.out, rank * h, h)));
+                            combined_output(taps), heads_of(expected.combined.out, rank * h, h)));
   }
 }
 
@@ -229,8 +227,8 @@ void check_merge(const Judged& judged_step, std::vector<Check>& checks) {
     const ExpectedAttention merged = expect_merged(partials, lses, DType::kBF16);
     checks.push_back(judged("combined", rank, "merge of the partials against fp64",
                             taps.at("combined.out"), merged.out));
-    checks.push_back(judged("combined", rank, "merged LSE against fp64", taps.at("combined.lse"),
-                            merged.lse));
+    checks.push_back(
+        judged("combined", rank, "merged LSE against fp64", taps.at("combined.lse"), merged.lse));
   }
 }
 

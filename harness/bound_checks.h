@@ -1,6 +1,6 @@
-// Checks of a decode step against the FP64 reference, each within a derived bound (docs/numerics.md).
-// A stage is judged on the inputs it was given, so the first stage that fails is the one at fault;
-// the last check judges the whole step against the unsharded problem.
+// Checks of a decode step against the FP64 reference, each within a derived bound
+// (docs/numerics.md). A stage is judged on the inputs it was given, so the first stage that fails
+// is the one at fault; the last check judges the whole step against the unsharded problem.
 #pragma once
 
 #include <vector>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr float kAmplitude = 32.0F;  // exact in e4m3; 3 * 32 * 32 = 3072 is the full match
 constexpr double kFullMatch = 3.0 * kAmplitude * kAmplitude;
-constexpr double kLeastGap = 40.0;   // exp(-40) of 2^20 keys is below 2^-37
+constexpr double kLeastGap = 40.0;  // exp(-40) of 2^20 keys is below 2^-37
 
 std::int64_t windows_of(std::int64_t length, std::int64_t width) {
   return (length + width - 1) / width;
@@ -83,8 +83,7 @@ std::vector<CensusPass> census_passes(const Scenario& census, std::int64_t width
   std::vector<CensusPass> passes;
   for (std::int64_t first = 0; first < std::max<std::int64_t>(windows_of(longest, width), 1);
        first += per_pass) {
-    passes.push_back(
-        {width, first, per_pass, census.seed, kFullMatch * model.softmax_scale()});
+    passes.push_back({width, first, per_pass, census.seed, kFullMatch * model.softmax_scale()});
   }
   return passes;
 }

@@ -1,6 +1,7 @@
 // The census: a problem in which every key can be counted. Key t of a request carries +-1 in latent
-// channel t % W and, in its RoPE part, the code of window t / W; a query row carries the code of the
-// window it audits. All keys of that window then share one logit z, all others lie far below, so
+// channel t % W and, in its RoPE part, the code of window t / W; a query row carries the code of
+// the window it audits. All keys of that window then share one logit z, all others lie far below,
+// so
 //   m = s * out[c] / k_scale * exp(lse - z)
 // is the number of times the key with channel c was attended: 1 when it is visible, 0 when not. The
 // LSE is part of it (out alone cannot see a missing window or uniform doubling), and so are the
@@ -43,8 +44,8 @@ struct CensusPass {
 };
 
 // The scenario with the probe's scales: k_scale a power of two, q_scale its inverse (1 and 1 for a
-// BF16 cache). Unsupported when the model's RoPE width or softmax scale leaves no gap between a full
-// match and the nearest miss.
+// BF16 cache). Unsupported when the model's RoPE width or softmax scale leaves no gap between a
+// full match and the nearest miss.
 Scenario census_scenario(const Scenario& scenario);
 
 // The passes that audit every window of every request once, for W channels.
@@ -72,9 +73,9 @@ std::vector<CensusMiss> take_census(const CensusPass& pass, std::int64_t request
   for (std::int64_t c = 0; c < static_cast<std::int64_t>(out.size()); ++c) {
     const std::int64_t p = window * pass.width + c;
     const bool wanted = c < pass.width && expected(p);
-    const double m = mass == 0.0 ? 0.0
-                                 : census_sign(pass.seed, request, p) *
-                                       out[static_cast<std::size_t>(c)] * mass;
+    const double m =
+        mass == 0.0 ? 0.0
+                    : census_sign(pass.seed, request, p) * out[static_cast<std::size_t>(c)] * mass;
     const double error = m - (wanted ? 1.0 : 0.0);
     if (!(std::fabs(error) < 0.25)) misses.push_back({request, p, wanted, m});
   }

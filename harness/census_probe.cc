@@ -83,10 +83,10 @@ Check count_keys(const Judged& judged, const Counted& counted, const Lse& lse,
             take_census(pass, static_cast<std::int64_t>(b), window, channels, lse(row, h),
                         value_scale, [&](std::int64_t p) { return p < visible && is_visible(p); });
         if (!misses.empty() && wrong == 0) {
-          first = fmt::format("stage {}, rank {}: tensor {}[{}, {}, {}]: request {}, position {} {}; {}",
-                              counted.stage, counted.rank, counted.tensor, row, h,
-                              misses[0].position % pass.width, b, misses[0].position,
-                              verdict(misses[0]), whereabouts(judged, misses[0]));
+          first = fmt::format(
+              "stage {}, rank {}: tensor {}[{}, {}, {}]: request {}, position {} {}; {}",
+              counted.stage, counted.rank, counted.tensor, row, h, misses[0].position % pass.width,
+              b, misses[0].position, verdict(misses[0]), whereabouts(judged, misses[0]));
         }
         wrong += static_cast<std::int64_t>(misses.size());
       }
@@ -140,9 +140,9 @@ std::vector<Check> judge(const Judged& judged) {
       return static_cast<double>(taps.at("combined.lse").as<const float>()[t * h + head]);
     };
     if (config.dcp > 1) {
-      checks.push_back(count_keys(
-          judged, {"combined", "combined output", rank, combined_output(taps), own_head},
-          global_lse, all));
+      checks.push_back(
+          count_keys(judged, {"combined", "combined output", rank, combined_output(taps), own_head},
+                     global_lse, all));
     }
     if (judged.pass.width == judged.problem.dims.value) {
       const TensorView& output = judged.outcome.ranks[r].output.view();
@@ -177,6 +177,7 @@ ProbeOutcome run_census_probe(const ProbeContext& context) {
       context.progress(done / steps, "counting keys");
       GroupOutcome outcome =
           run_decode_group(census, problem, layout, group, context.backend, context.variation);
+      if (!outcome.complete) continue;
       append(result, judge({census, pass, problem, layout, outcome}), group, config.dcp);
       if (result.calls.empty()) append(result, std::move(outcome.calls), group, config.dcp);
       result.step_seconds = std::max(result.step_seconds, outcome.seconds);

@@ -17,7 +17,8 @@ struct Check {
   CheckStatus status = CheckStatus::kPass;
   double measured = 0.0;  // the worst element's error, or a count of wrong elements
   double bound = 0.0;     // what that element may be off by; 0 for exact checks
-  std::string message = {};  // of a failure: stage, rank, tensor, index, got, wanted; of a skip: why
+  std::string message =
+      {};                  // of a failure: stage, rank, tensor, index, got, wanted; of a skip: why
   std::string probe = {};  // whose problem the step ran on; set by run_scenario
 };
 

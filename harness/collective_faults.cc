@@ -14,16 +14,20 @@ Fault placement_fault(std::string name, std::string imitates, std::string stage,
                       std::string_view call_stage, int rank,
                       std::function<void(const TensorView& out, int n)> edit) {
   const auto n = static_cast<int>(fault_scenario().parallel.dcp);
-  auto run = [edit = std::move(edit), call_stage, n](const Forward& forward,
-                                                      const CollectiveCall& call,
-                                                      const TensorView& out, const TensorView& in,
-                                                      Stream stream) {
+  auto run = [edit = std::move(edit), call_stage, n](
+                 const Forward& forward, const CollectiveCall& call, const TensorView& out,
+                 const TensorView& in, Stream stream) {
     forward(call, out, in, stream);
     if (call.stage != call_stage) return;
     edit_tensor(out, stream, [&](const TensorView& host) { edit(host, n); });
   };
-  return {std::move(name), std::move(imitates), std::move(stage), rank, fault_scenario(),
-          {"numeric"}, std::make_shared<CollectiveFault>(rank, std::move(run))};
+  return {std::move(name),
+          std::move(imitates),
+          std::move(stage),
+          rank,
+          fault_scenario(),
+          {"numeric"},
+          std::make_shared<CollectiveFault>(rank, std::move(run))};
 }
 
 // Rotates the blocks of `dim` among the N ranks by one.
@@ -40,8 +44,13 @@ void rotate_blocks(const TensorView& out, int dim, int n) {
 Fault step_fault(std::string name, std::string imitates, int rank, CollectiveFault::Run run) {
   Scenario scenario = fault_scenario();
   scenario.timeout_s = 0.2;  // the wait for a rank that never comes
-  return {std::move(name), std::move(imitates), "collectives", Fault::kEveryRank, scenario,
-          {"numeric"}, std::make_shared<CollectiveFault>(rank, std::move(run))};
+  return {std::move(name),
+          std::move(imitates),
+          "collectives",
+          Fault::kEveryRank,
+          scenario,
+          {"numeric"},
+          std::make_shared<CollectiveFault>(rank, std::move(run))};
 }
 
 std::vector<Fault> placement_faults() {
@@ -68,34 +77,32 @@ std::vector<Fault> placement_faults() {
         }
       }));
   faults.push_back(placement_fault("lse-blocks-rotated", "gathered LSE in another rank order",
-                                   "correct", "lse", 2, [](const TensorView& out, int n) {
-                                     rotate_blocks(out, 0, n);
-                                   }));
-  faults.push_back(placement_fault("reduce-scatter-halved", "a reduction that averages",
-                                   "combined", "output", Fault::kEveryRank,
-                                   [](const TensorView& out, int n) {
+                                   "correct", "lse", 2,
+                                   [](const TensorView& out, int n) { rotate_blocks(out, 0, n); }));
+  faults.push_back(placement_fault("reduce-scatter-halved", "a reduction that averages", "combined",
+                                   "output", Fault::kEveryRank, [](const TensorView& out, int n) {
                                      for (std::int64_t i = 0; i < out.elements(); ++i) {
                                        set_value(out, i, value_at(out, i) / static_cast<float>(n));
                                      }
                                    }));
-  faults.push_back(placement_fault("reduce-scatter-heads-reversed", "slices in reversed head order",
-                                   "combined", "output", 0, [](const TensorView& out, int) {
-                                     const Tensor copy = copied_to_host(out, {});
-                                     const std::int64_t h = out.size(1);
-                                     for (std::int64_t i = 0; i < h; ++i) {
-                                       host_device().copy_strided(out.narrow(1, i, 1),
-                                                                  copy.view().narrow(1, h - 1 - i, 1),
-                                                                  {});
-                                     }
-                                   }));
+  faults.push_back(placement_fault(
+      "reduce-scatter-heads-reversed", "slices in reversed head order", "combined", "output", 0,
+      [](const TensorView& out, int) {
+        const Tensor copy = copied_to_host(out, {});
+        const std::int64_t h = out.size(1);
+        for (std::int64_t i = 0; i < h; ++i) {
+          host_device().copy_strided(out.narrow(1, i, 1), copy.view().narrow(1, h - 1 - i, 1), {});
+        }
+      }));
   return faults;
 }
 
 std::vector<Fault> step_faults() {
   std::vector<Fault> faults;
   faults.push_back(step_fault("rank-returns-early", "one rank skips a collective on an empty shard",
-                              2, [](const Forward& forward, const CollectiveCall& call,
-                                    const TensorView& out, const TensorView& in, Stream stream) {
+                              2,
+                              [](const Forward& forward, const CollectiveCall& call,
+                                 const TensorView& out, const TensorView& in, Stream stream) {
                                 if (call.stage != "lse") forward(call, out, in, stream);
                               }));
   faults.push_back(step_fault("rank-of-another-dtype", "one rank gathers bytes, the others e4m3", 1,

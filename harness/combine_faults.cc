@@ -19,7 +19,12 @@ Scenario with_combine(Combine combine) {
 
 Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
                OpFunctions functions, const Scenario& scenario = fault_scenario()) {
-  return {std::move(name), std::move(imitates), std::move(stage), rank, scenario, {"numeric"},
+  return {std::move(name),
+          std::move(imitates),
+          std::move(stage),
+          rank,
+          scenario,
+          {"numeric"},
           std::make_shared<OpFault>(rank, std::move(functions))};
 }
 
@@ -73,10 +78,9 @@ std::vector<Fault> correct_faults() {
                             correct_with([n_of](const std::vector<float>& lses, int, float x) {
                               return x / n_of(lses);
                             })));
-  faults.push_back(op_fault("partials-unweighted", "partials summed as they are", "correct", 1,
-                            correct_with([](const std::vector<float>&, int, float x) {
-                              return x;
-                            })));
+  faults.push_back(
+      op_fault("partials-unweighted", "partials summed as they are", "correct", 1,
+               correct_with([](const std::vector<float>&, int, float x) { return x; })));
   faults.push_back(op_fault("empty-weight-times-nan", "0 * NaN of an empty shard (ATOM 1832)",
                             "correct", Fault::kEveryRank,
                             correct_with([](const std::vector<float>& lses, int rank, float x) {
@@ -147,13 +151,13 @@ std::vector<Fault> project_faults() {
   rotated.project_value = [](QueryOps& next, const TensorView& out, const TensorView& latent,
                              const TensorView& w_uv, Stream stream) {
     const std::int64_t h = w_uv.size(0);
-    next.project_value(out.narrow(1, 0, h - 1), latent.narrow(1, 0, h - 1), w_uv.narrow(0, 1, h - 1),
-                       stream);
+    next.project_value(out.narrow(1, 0, h - 1), latent.narrow(1, 0, h - 1),
+                       w_uv.narrow(0, 1, h - 1), stream);
     next.project_value(out.narrow(1, h - 1, 1), latent.narrow(1, h - 1, 1), w_uv.narrow(0, 0, 1),
                        stream);
   };
-  faults.push_back(op_fault("project-next-head", "W_UV of the neighbouring head", "projected", 2,
-                            rotated));
+  faults.push_back(
+      op_fault("project-next-head", "W_UV of the neighbouring head", "projected", 2, rotated));
   OpFunctions scaled;
   scaled.project_value = [](QueryOps& next, const TensorView& out, const TensorView& latent,
                             const TensorView& w_uv, Stream stream) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "core/decode.h"
-#include "harness/group_runner.h"
+#include "harness/outcome_codec.h"
 #include "harness/rank_inputs.h"
 
 namespace mladcp {
@@ -32,8 +34,8 @@ double run_rank(const RankTask& task, Collective& collective, RankOutcome& outco
   ParallelConfig config = task.scenario.parallel;
   outcome.plan = plan_decode(config.sharding(), rank, config.page_size, task.problem.requests,
                              task.layout.table);
-  const RankInputs inputs = make_rank_inputs(config, task.problem, task.layout, task.group, rank,
-                                             device, stream);
+  const RankInputs inputs =
+      make_rank_inputs(config, task.problem, task.layout, task.group, rank, device, stream);
   DecodeInputs views = inputs.views(config);
 
   Ops ops = task.backend.ops(rank);
@@ -65,6 +67,22 @@ double run_rank(const RankTask& task, Collective& collective, RankOutcome& outco
   return seconds.count();
 }
 
+// Every process holds one rank; rank 0's gets the outcomes of all.
+void collect_at_root(ProcessLink& link, GroupOutcome& outcome, std::vector<double>& seconds) {
+  const auto own = static_cast<std::size_t>(link.rank_in_group());
+  const std::vector<std::string> all =
+      link.gather_at_root(encode_outcome(outcome.ranks[own], outcome.calls, seconds[own]));
+  outcome.complete = !all.empty();
+  if (!outcome.complete) return;
+  outcome.calls.clear();
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    DecodedOutcome decoded = decode_outcome(all[r]);
+    outcome.ranks[r] = std::move(decoded.outcome);
+    outcome.calls.insert(outcome.calls.end(), decoded.calls.begin(), decoded.calls.end());
+    seconds[r] = decoded.seconds;
+  }
+}
+
 }  // namespace
 
 const TensorView& combined_output(const TapStore& taps) {
@@ -81,12 +99,13 @@ GroupOutcome run_decode_group(const Scenario& scenario, const DecodeProblem& pro
   std::vector<double> seconds(outcome.ranks.size(), 0.0);
   CallLog log;
   const RankTask task{scenario, problem, layout, group, backend, variation};
-  run_group({scenario.collective, world_size, scenario.timeout_s}, backend.device(0), log,
-            [&](Collective& collective) {
-              const auto rank = static_cast<std::size_t>(collective.rank());
-              seconds[rank] = run_rank(task, collective, outcome.ranks[rank]);
-            });
+  backend.run_group({scenario.collective, world_size, scenario.timeout_s}, log,
+                    [&](Collective& collective) {
+                      const auto rank = static_cast<std::size_t>(collective.rank());
+                      seconds[rank] = run_rank(task, collective, outcome.ranks[rank]);
+                    });
   outcome.calls = log.records();
+  if (ProcessLink* link = backend.link()) collect_at_root(*link, outcome, seconds);
   outcome.seconds = *std::max_element(seconds.begin(), seconds.end());
   return outcome;
 }

@@ -26,6 +26,7 @@ struct GroupOutcome {
   std::vector<RankOutcome> ranks;
   std::vector<CallRecord> calls;  // by rank, in order
   double seconds = 0.0;           // of the step, the slowest rank
+  bool complete = true;  // false in a process that does not judge: the outcomes went to rank 0's
 };
 
 // The combined output [T, H, X] bf16 of a rank whose group has N > 1 ranks, wherever its combine

@@ -18,15 +18,19 @@
 namespace mladcp {
 namespace {
 
-Check skipped(const std::string& stage, int rank, const std::string& name,
-              const std::string& why) {
+Check skipped(const std::string& stage, int rank, const std::string& name, const std::string& why) {
   return {stage, rank, name, CheckStatus::kSkip, 0.0, 0.0, why};
 }
 
 Check counted(const std::string& stage, int rank, const std::string& name, std::int64_t wrong,
               const std::string& first) {
-  Check check{stage, rank, name, wrong == 0 ? CheckStatus::kPass : CheckStatus::kFail,
-              static_cast<double>(wrong), 0.0, ""};
+  Check check{stage,
+              rank,
+              name,
+              wrong == 0 ? CheckStatus::kPass : CheckStatus::kFail,
+              static_cast<double>(wrong),
+              0.0,
+              ""};
   if (wrong != 0) check.message = fmt::format("stage {}, rank {}: {}", stage, rank, first);
   return check;
 }
@@ -117,8 +121,9 @@ Check schedule_check(const ParallelConfig& config, const RankOutcome& at_rank,
                        config.gathered_heads() * at_rank.plan.max_q_len, params.h_kv);
   for (const ScheduleViolation& violation : judge_schedule(claim)) violations.push_back(violation);
   return counted("schedule", rank, name, static_cast<std::int64_t>(violations.size()),
-                 violations.empty() ? "" : "law " + std::string(violations[0].law) + ": " +
-                                               violations[0].message);
+                 violations.empty()
+                     ? ""
+                     : "law " + std::string(violations[0].law) + ": " + violations[0].message);
 }
 
 // "quantise": the local query's codes, from the absorbed latents the stage was given.
@@ -187,8 +192,8 @@ Check gathered_lse_check(const Scenario& scenario, const GroupOutcome& outcome, 
 
 // "mask": rows without a visible key are 0 and -inf, bit for bit; all others are untouched by it.
 Check mask_check(const RankOutcome& at_rank, int rank) {
-  const TensorView& out = at_rank.taps.at("mask.out");           // [T, Hg, L]
-  const TensorView& before = at_rank.taps.at("attention.out");   // [T, Hg, L]
+  const TensorView& out = at_rank.taps.at("mask.out");          // [T, Hg, L]
+  const TensorView& before = at_rank.taps.at("attention.out");  // [T, Hg, L]
   const std::int64_t row = out.size(1) * out.size(2);
   std::int64_t wrong = 0;
   std::string first;
@@ -198,8 +203,8 @@ Check mask_check(const RankOutcome& at_rank, int rank) {
       const std::uint16_t wanted = empty ? 0 : before.as<const BFloat16>()[i].bits;
       if (out.as<const BFloat16>()[i].bits == wanted) continue;
       if (wrong++ == 0) {
-        first = fmt::format("tensor partial output{}: got {}, wanted {}",
-                            coordinates(out.shape, i), element_text(out, i),
+        first = fmt::format("tensor partial output{}: got {}, wanted {}", coordinates(out.shape, i),
+                            element_text(out, i),
                             empty ? "0 (no visible key)" : element_text(before, i));
       }
     }
@@ -216,8 +221,8 @@ Check lse_check(const RankOutcome& at_rank, int rank) {
     const std::int64_t t = i / lse.size(1);
     const bool sees = at_rank.plan.visible[static_cast<std::size_t>(t)] > 0;
     const float value = lse.as<const float>()[i];
-    const bool right = sees ? std::isfinite(value)
-                            : value == -std::numeric_limits<float>::infinity();
+    const bool right =
+        sees ? std::isfinite(value) : value == -std::numeric_limits<float>::infinity();
     if (right) continue;
     if (wrong++ == 0) {
       first = fmt::format("tensor lse{}: got {}, wanted {} ({} visible keys)",
@@ -296,8 +301,7 @@ Check check_equal_bits(const std::string& stage, int rank, const std::string& na
   const auto* b = wanted.as<const unsigned char>();
   std::int64_t wrong = 0;
   std::string first;
-  if (got.elements() != 0 &&
-      std::memcmp(a, b, static_cast<std::size_t>(got.bytes())) != 0) {
+  if (got.elements() != 0 && std::memcmp(a, b, static_cast<std::size_t>(got.bytes())) != 0) {
     for (std::int64_t i = 0; i < got.elements(); ++i) {
       const std::size_t at = static_cast<std::size_t>(i) * width;
       if (std::memcmp(a + at, b + at, width) == 0) continue;
@@ -318,9 +322,9 @@ std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodePro
     const auto rank = static_cast<int>(r);
     const RankOutcome& at_rank = outcome.ranks[r];
     checks.push_back(plan_check(scenario.parallel, problem, layout, outcome, rank));
-    checks.push_back(check_equal_bits(
-        "write", rank, "the whole cache, poison included", at_rank.cache_after,
-        cache_after_step(scenario.parallel, problem, layout, rank)));
+    checks.push_back(check_equal_bits("write", rank, "the whole cache, poison included",
+                                      at_rank.cache_after,
+                                      cache_after_step(scenario.parallel, problem, layout, rank)));
     checks.push_back(quantise_check(scenario.parallel, problem, outcome, rank));
     checks.push_back(query_check(scenario, outcome, rank));
     checks.push_back(schedule_check(scenario.parallel, at_rank, schedule_params, rank));

@@ -9,8 +9,9 @@
 
 namespace mladcp {
 
-// Stages "plan", "write", "quantise", "query", "schedule", "mask", "lse", "collectives" of every rank
-// of a group. A stage that cannot be judged with the scenario's collective is skipped with the reason.
+// Stages "plan", "write", "quantise", "query", "schedule", "mask", "lse", "collectives" of every
+// rank of a group. A stage that cannot be judged with the scenario's collective is skipped with the
+// reason.
 std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
                                        const PagedLayout& layout, const GroupOutcome& outcome,
                                        const ScheduleParams& schedule_params);

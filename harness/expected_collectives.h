@@ -1,5 +1,5 @@
-// The collectives a decode step must make, in order, derived from the design's table rather than from
-// the code that makes them.
+// The collectives a decode step must make, in order, derived from the design's table rather than
+// from the code that makes them.
 #pragma once
 
 #include <cstdint>

@@ -19,12 +19,14 @@ const Progress kSilent = [](double, std::string_view) {};
 bool loose_tolerance_catches(const Fault& fault) {
   constexpr float kTolerance = 0.05F;
   const Scenario& scenario = fault.scenario;
-  const auto backend = make_backend(scenario.device, static_cast<int>(scenario.parallel.dcp));
+  const auto backend = make_backend(scenario.device, scenario.collective,
+                                    static_cast<int>(scenario.parallel.dcp), scenario.timeout_s);
   const DecodeProblem problem = random_problem(scenario, 0.0F);
   const auto clean = run_all_groups({scenario, *backend, nullptr, kSilent}, scenario, problem, 0);
   std::vector<GroupOutcome> faulty;
   try {
-    faulty = run_all_groups({scenario, *backend, fault.variation.get(), kSilent}, scenario, problem, 0);
+    faulty =
+        run_all_groups({scenario, *backend, fault.variation.get(), kSilent}, scenario, problem, 0);
   } catch (const Error&) {
     return true;
   }

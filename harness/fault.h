@@ -1,5 +1,5 @@
-// Known faults, injected: each a changed plan or a decorator, none a hook in production code. What the
-// harness can see is measured by them (docs/faults.md).
+// Known faults, injected: each a changed plan or a decorator, none a hook in production code. What
+// the harness can see is measured by them (docs/faults.md).
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@ namespace mladcp {
 struct Fault {
   static constexpr int kEveryRank = -1;
 
-  std::string name;      // kebab-case
-  std::string imitates;  // what people met, in a line
-  std::string stage;     // the stage that must be the first to fail
+  std::string name;       // kebab-case
+  std::string imitates;   // what people met, in a line
+  std::string stage;      // the stage that must be the first to fail
   int rank = kEveryRank;  // the rank it is injected on, and which must be named
   Scenario scenario;
   std::vector<std::string> probes;  // tried in this order until one catches it

@@ -1,6 +1,6 @@
 // The ways a fault enters a run: an edited plan, an operation replaced by a function, a collective
-// replaced by a function. Edits of device tensors go through the host, so every fault works on every
-// device.
+// replaced by a function. Edits of device tensors go through the host, so every fault works on
+// every device.
 #pragma once
 
 #include <functional>
@@ -54,8 +54,8 @@ struct OpFunctions {
   std::function<void(CacheOps& next, const KvCache& cache, const TensorView& kv_c,
                      const TensorView& k_pe, const TensorView& slots, Stream stream)>
       write;
-  std::function<void(AttentionOps& next, const ScheduleTensors& schedule,
-                     const TensorView& lengths, const ScheduleShape& shape, Stream stream)>
+  std::function<void(AttentionOps& next, const ScheduleTensors& schedule, const TensorView& lengths,
+                     const ScheduleShape& shape, Stream stream)>
       build_schedule;
   // What one decode call was asked for.
   struct Decode {

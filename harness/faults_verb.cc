@@ -29,9 +29,8 @@ struct Kill {
 
   bool holds() const {
     return clean_failures.empty() &&
-           std::all_of(findings.begin(), findings.end(), [](const FaultFinding& f) {
-             return !f.caught_by.empty() && f.localised;
-           });
+           std::all_of(findings.begin(), findings.end(),
+                       [](const FaultFinding& f) { return !f.caught_by.empty() && f.localised; });
   }
 };
 
@@ -102,19 +101,22 @@ void print(const Kill& kill) {
   const auto count = [&](auto predicate) {
     return std::count_if(kill.findings.begin(), kill.findings.end(), predicate);
   };
-  fmt::print("\n{}: {} faults, {} caught, {} localised; a check with rtol = atol = 0.05 sees {}; {:.1f} s\n",
-             kill.holds() ? "PASS" : "FAIL", kill.findings.size(),
-             count([](const FaultFinding& f) { return !f.caught_by.empty(); }),
-             count([](const FaultFinding& f) { return f.localised; }),
-             count([](const FaultFinding& f) { return f.loose_tolerance_caught; }), kill.seconds);
+  fmt::print(
+      "\n{}: {} faults, {} caught, {} localised; a check with rtol = atol = 0.05 sees {}; {:.1f} "
+      "s\n",
+      kill.holds() ? "PASS" : "FAIL", kill.findings.size(),
+      count([](const FaultFinding& f) { return !f.caught_by.empty(); }),
+      count([](const FaultFinding& f) { return f.localised; }),
+      count([](const FaultFinding& f) { return f.loose_tolerance_caught; }), kill.seconds);
 }
 
 struct FaultsVerb {
   explicit FaultsVerb(CLI::App& command) {
     command.add_option("--only", only, "try this fault alone");
     command.add_option("--device", device, "cpu or cuda (default cpu)");
-    command.add_flag("--smallest", smallest,
-                     "also find the smallest fault of each kind that is caught, at S 128, 8k, 128k");
+    command.add_flag(
+        "--smallest", smallest,
+        "also find the smallest fault of each kind that is caught, at S 128, 8k, 128k");
     add_json_option(command, json);
   }
 

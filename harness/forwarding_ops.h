@@ -27,8 +27,7 @@ class ForwardingQueryOps : public QueryOps {
     next_.project_value(out, latent, w_uv, stream);
   }
   void project_keys_values(const TensorView& key, const TensorView& value, const TensorView& rows,
-                           const TensorView& w_uk, const TensorView& w_uv,
-                           Stream stream) override {
+                           const TensorView& w_uk, const TensorView& w_uv, Stream stream) override {
     next_.project_keys_values(key, value, rows, w_uk, w_uv, stream);
   }
 

@@ -10,8 +10,8 @@
 
 namespace mladcp {
 
-void run_group(const GroupOptions& options, Device& device, CallLog& log,
-               const std::function<void(Collective&)>& body) {
+void run_group_in_process(const GroupOptions& options, Device& device, CallLog& log,
+                          const std::function<void(Collective&)>& body) {
   if (options.collective == "fake") {
     for (int rank = 0; rank < options.world_size; ++rank) {
       FakeCollective fake(rank, options.world_size, log);
@@ -21,7 +21,7 @@ void run_group(const GroupOptions& options, Device& device, CallLog& log,
   }
   if (options.collective != "in_process") {
     throw Unsupported("collective " + std::string(options.collective) +
-                      " is not part of this build; use in_process or fake");
+                      " does not run here; use in_process or fake");
   }
   InProcessOptions group_options;
   group_options.timeout =

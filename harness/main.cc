@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <exception>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "core/error.h"
 #include "harness/exit_status.h"
@@ -14,8 +14,9 @@ namespace {
 int run_program(int argc, char** argv) {
   CLI::App program("MLA under decode context parallelism with an FP8 KV cache: simulate and check");
   program.require_subcommand(0, 1);  // none: a message of our own, which unknown words precede
-  program.footer("Exit status: 0 all checks hold, 1 a check failed, 2 bad usage or input,\n"
-                 "3 could not run. 'mladcp VERB --help' explains a verb.");
+  program.footer(
+      "Exit status: 0 all checks hold, 1 a check failed, 2 bad usage or input,\n"
+      "3 could not run. 'mladcp VERB --help' explains a verb.");
   int status = mladcp::kExitPass;
   mladcp::add_run_verb(program, status);
   mladcp::add_faults_verb(program, status);

@@ -96,7 +96,8 @@ void NaiveAttention::run(const OpFunctions::Decode& call) const {
       const float stored = round_p ? round_p(p) : p;
       for (std::int64_t c = 0; stored != 0.0F && c < latent; ++c) {
         const std::int64_t column = value_column ? value_column(c) : c;
-        const double term = double{stored} * double{host.cache[static_cast<std::size_t>(row_begin(key) + column)]};
+        const double term =
+            double{stored} * double{host.cache[static_cast<std::size_t>(row_begin(key) + column)]};
         exact[static_cast<std::size_t>(c)] += term;
         step[static_cast<std::size_t>(c)] += term;
       }

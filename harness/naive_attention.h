@@ -1,5 +1,5 @@
-// A plain decode attention for fault injection: one loop over keys, in which a fault may change how a
-// key is weighted, how P is rounded and how the sum of P V is accumulated. Slow and simple.
+// A plain decode attention for fault injection: one loop over keys, in which a fault may change how
+// a key is weighted, how P is rounded and how the sum of P V is accumulated. Slow and simple.
 #pragma once
 
 #include <cstdint>

@@ -53,8 +53,7 @@ ProbeOutcome run_sink_probe(const ProbeContext& context) {
   for (std::size_t b = 0; b < problem.requests.size(); ++b) {
     const std::int64_t length = problem.requests[b].length;
     for (std::int64_t p = 0; p < length; ++p) {
-      auto* rope =
-          problem.kv.as<BFloat16>() + (problem.kv_begin[b] + p) * dims.row() + dims.latent;
+      auto* rope = problem.kv.as<BFloat16>() + (problem.kv_begin[b] + p) * dims.row() + dims.latent;
       rope[0] = BFloat16::from_float(p == length / 3 ? k : 0.0F);
     }
   }

@@ -9,7 +9,12 @@ namespace {
 
 Fault plan_fault(std::string name, std::string imitates, int rank, PlanFault::Edit edit,
                  const Scenario& scenario = fault_scenario()) {
-  return {std::move(name), std::move(imitates), "plan", rank, scenario, {"numeric"},
+  return {std::move(name),
+          std::move(imitates),
+          "plan",
+          rank,
+          scenario,
+          {"numeric"},
           std::make_shared<PlanFault>(rank, std::move(edit))};
 }
 
@@ -20,11 +25,13 @@ Scenario several_rows() {
 }
 
 // Recomputes the visible lengths of a plan; lengths follow.
-void set_visible(DecodePlan& plan,
-                 const std::function<std::int64_t(std::size_t row, std::int64_t position)>& visible) {
+void set_visible(
+    DecodePlan& plan,
+    const std::function<std::int64_t(std::size_t row, std::int64_t position)>& visible) {
   std::fill(plan.lengths.begin(), plan.lengths.end(), 0);
   for (std::size_t i = 0; i < plan.visible.size(); ++i) {
-    plan.visible[i] = static_cast<std::int32_t>(std::max<std::int64_t>(0, visible(i, plan.position[i])));
+    plan.visible[i] =
+        static_cast<std::int32_t>(std::max<std::int64_t>(0, visible(i, plan.position[i])));
     auto& length = plan.lengths[static_cast<std::size_t>(plan.request[i])];
     length = std::max(length, plan.visible[i]);
   }
@@ -34,16 +41,16 @@ std::vector<Fault> visible_faults() {
   const KvSharding sharding = fault_scenario().parallel.sharding();
   const std::int64_t n = sharding.world_size;
   return {
-      plan_fault("visible-local-causal", "causal mask aligned to the local shard (vLLM 46076, 47181)",
-                 1,
-                 [sharding](int rank, DecodePlan& plan) {
-                   set_visible(plan, [&](std::size_t i, std::int64_t position) {
-                     const auto end = plan.row_begin[static_cast<std::size_t>(plan.request[i]) + 1];
-                     const std::int64_t later = end - 1 - static_cast<std::int64_t>(i);
-                     return sharding.local_length(position + later + 1, rank) - later;
-                   });
-                 },
-                 several_rows()),
+      plan_fault(
+          "visible-local-causal", "causal mask aligned to the local shard (vLLM 46076, 47181)", 1,
+          [sharding](int rank, DecodePlan& plan) {
+            set_visible(plan, [&](std::size_t i, std::int64_t position) {
+              const auto end = plan.row_begin[static_cast<std::size_t>(plan.request[i]) + 1];
+              const std::int64_t later = end - 1 - static_cast<std::int64_t>(i);
+              return sharding.local_length(position + later + 1, rank) - later;
+            });
+          },
+          several_rows()),
       plan_fault("visible-short-by-one", "the newest local key is not attended", 2,
                  [](int, DecodePlan& plan) {
                    set_visible(plan, [&](std::size_t i, std::int64_t) {
@@ -85,10 +92,9 @@ std::vector<Fault> visible_faults() {
                      return sharding.local_length(position, rank);
                    });
                  }),
-      plan_fault("stale-lengths", "schedule lengths of the captured batch (vLLM 35175)", 1,
-                 [](int, DecodePlan& plan) {
-                   std::reverse(plan.lengths.begin(), plan.lengths.end());
-                 }),
+      plan_fault(
+          "stale-lengths", "schedule lengths of the captured batch (vLLM 35175)", 1,
+          [](int, DecodePlan& plan) { std::reverse(plan.lengths.begin(), plan.lengths.end()); }),
   };
 }
 
@@ -98,13 +104,13 @@ std::vector<Fault> slot_faults() {
                  [](int, DecodePlan& plan) {
                    for (auto& slot : plan.slots) slot = std::max<std::int64_t>(slot, 3);
                  }),
-      plan_fault("slot-nowhere", "a rank stores none of its tokens", 0,
-                 [](int, DecodePlan& plan) {
-                   std::fill(plan.slots.begin(), plan.slots.end(), kNoSlot);
-                 }),
+      plan_fault(
+          "slot-nowhere", "a rank stores none of its tokens", 0,
+          [](int, DecodePlan& plan) { std::fill(plan.slots.begin(), plan.slots.end(), kNoSlot); }),
       plan_fault("slot-next-row", "slots one row too far", Fault::kEveryRank,
                  [](int, DecodePlan& plan) {
-                   for (auto& slot : plan.slots) slot = slot < 0 ? slot : slot + (slot > 0 ? -1 : 1);
+                   for (auto& slot : plan.slots)
+                     slot = slot < 0 ? slot : slot + (slot > 0 ? -1 : 1);
                  }),
       plan_fault("slot-ignores-ranks", "block = position / page, not / (page * N)",
                  Fault::kEveryRank,
@@ -113,17 +119,15 @@ std::vector<Fault> slot_faults() {
                    for (std::size_t i = 0; i < plan.slots.size(); ++i) {
                      const std::int64_t position = std::max<std::int64_t>(0, plan.position[i]);
                      const auto table = plan.block_table.row(plan.request[i]);
-                     const auto column = std::min(static_cast<std::size_t>(position / page),
-                                                  table.size() - 2);
+                     const auto column =
+                         std::min(static_cast<std::size_t>(position / page), table.size() - 2);
                      if (plan.slots[i] >= 0 && table[column] < 1'000'000) {
                        plan.slots[i] = table[column] * page + position % page;
                      }
                    }
                  }),
       plan_fault("slot-of-another-request", "slots of two requests exchanged", Fault::kEveryRank,
-                 [](int, DecodePlan& plan) {
-                   std::reverse(plan.slots.begin(), plan.slots.end());
-                 }),
+                 [](int, DecodePlan& plan) { std::reverse(plan.slots.begin(), plan.slots.end()); }),
       plan_fault("table-pages-exchanged", "pages of two requests exchanged", 2,
                  [](int, DecodePlan& plan) {
                    auto& pages = plan.block_table.pages;
@@ -135,8 +139,8 @@ std::vector<Fault> slot_faults() {
       plan_fault("table-page-repeated", "one page read twice, another never", 1,
                  [](int, DecodePlan& plan) {
                    auto& pages = plan.block_table.pages;
-                   const auto last = static_cast<std::size_t>((plan.requests() - 1) *
-                                                              plan.block_table.columns);
+                   const auto last =
+                       static_cast<std::size_t>((plan.requests() - 1) * plan.block_table.columns);
                    pages[last + 1] = pages[last];
                  }),
       plan_fault("padding-row-sees-keys", "padding rows of a captured batch attend (vLLM 35969)", 0,

@@ -1,5 +1,5 @@
-// Probes: problems chosen so that what a step makes of them says exactly what it did. A probe builds
-// its problem, runs the group and judges; docs/probes.md says what each one sees.
+// Probes: problems chosen so that what a step makes of them says exactly what it did. A probe
+// builds its problem, runs the group and judges; docs/probes.md says what each one sees.
 #pragma once
 
 #include <functional>

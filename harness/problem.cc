@@ -27,8 +27,8 @@ void fill(const TensorView& tensor, int threads, const Values& values) {
   });
 }
 
-void fill_normal(const TensorView& tensor, std::uint64_t seed, RandomStream stream,
-                 float deviation, int threads) {
+void fill_normal(const TensorView& tensor, std::uint64_t seed, RandomStream stream, float deviation,
+                 int threads) {
   fill(tensor, threads, [=](std::int64_t index) {
     return deviation * random_normal(seed, stream, static_cast<std::uint64_t>(index));
   });

@@ -36,8 +36,8 @@ struct RandomContent {
 };
 
 // Requests as given; contents normal: queries with deviation 1, latents and RoPE keys 1, weights
-// scaled so that absorbed queries and outputs have deviation about 1. InvalidArgument for lengths or
-// q_len below 0.
+// scaled so that absorbed queries and outputs have deviation about 1. InvalidArgument for lengths
+// or q_len below 0.
 DecodeProblem random_decode_problem(const MlaDims& dims, float softmax_scale, std::int64_t heads,
                                     const std::vector<StepRequest>& requests,
                                     const RandomContent& content, int threads);

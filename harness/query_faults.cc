@@ -13,7 +13,12 @@ namespace {
 
 Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
                OpFunctions functions, const Scenario& scenario = fault_scenario()) {
-  return {std::move(name), std::move(imitates), std::move(stage), rank, scenario, {"numeric"},
+  return {std::move(name),
+          std::move(imitates),
+          std::move(stage),
+          rank,
+          scenario,
+          {"numeric"},
           std::make_shared<OpFault>(rank, std::move(functions))};
 }
 
@@ -60,24 +65,23 @@ Float8E4M3 truncated(float x) {
 
 std::vector<Fault> quantise_faults() {
   std::vector<Fault> faults;
-  faults.push_back(op_fault(
-      "quantise-by-reciprocal", "x * (1 / scale) instead of x / scale (ml_dtypes 400)", "quantise",
-      0, quantise_by([](float x, float q_scale, bool, Float8E4M3) {
-        return Float8E4M3::from_float(x * (1.0F / q_scale));
-      }),
-      odd_scales(7.0F / 64.0F, 0.1F)));
+  faults.push_back(op_fault("quantise-by-reciprocal",
+                            "x * (1 / scale) instead of x / scale (ml_dtypes 400)", "quantise", 0,
+                            quantise_by([](float x, float q_scale, bool, Float8E4M3) {
+                              return Float8E4M3::from_float(x * (1.0F / q_scale));
+                            }),
+                            odd_scales(7.0F / 64.0F, 0.1F)));
   faults.push_back(op_fault("quantise-truncates", "rounding toward zero", "quantise",
                             Fault::kEveryRank,
                             quantise_by([](float x, float q_scale, bool, Float8E4M3) {
                               return truncated(x / q_scale);
                             })));
-  faults.push_back(op_fault("quantise-overflow-nan", "no saturation: 449 and above become NaN",
-                            "quantise", 1,
-                            quantise_by([](float x, float q_scale, bool, Float8E4M3 code) {
-                              return std::fabs(x / q_scale) > 448.0F ? Float8E4M3::from_bits(0x7F)
-                                                                     : code;
-                            }),
-                            odd_scales(0.004F, 1.0F)));
+  faults.push_back(
+      op_fault("quantise-overflow-nan", "no saturation: 449 and above become NaN", "quantise", 1,
+               quantise_by([](float x, float q_scale, bool, Float8E4M3 code) {
+                 return std::fabs(x / q_scale) > 448.0F ? Float8E4M3::from_bits(0x7F) : code;
+               }),
+               odd_scales(0.004F, 1.0F)));
   faults.push_back(op_fault("quantise-rope-unscaled", "the RoPE part misses q_scale", "quantise",
                             Fault::kEveryRank,
                             quantise_by([](float x, float, bool is_latent, Float8E4M3 code) {
@@ -85,12 +89,11 @@ std::vector<Fault> quantise_faults() {
                             }),
                             odd_scales(0.25F, 1.0F)));
   faults.push_back(op_fault("quantise-subnormals-flushed", "codes below 2^-6 become 0", "quantise",
-                            Fault::kEveryRank,
-                            quantise_by([](float, float, bool, Float8E4M3 code) {
+                            Fault::kEveryRank, quantise_by([](float, float, bool, Float8E4M3 code) {
                               return (code.bits & 0x78U) == 0 ? Float8E4M3::from_bits(0) : code;
                             })));
-  faults.push_back(op_fault("quantise-own-scale", "each rank its own dynamic q_scale", "quantise", 2,
-                            quantise_by([](float x, float q_scale, bool, Float8E4M3) {
+  faults.push_back(op_fault("quantise-own-scale", "each rank its own dynamic q_scale", "quantise",
+                            2, quantise_by([](float x, float q_scale, bool, Float8E4M3) {
                               return Float8E4M3::from_float(x / (1.25F * q_scale));
                             })));
 
@@ -127,15 +130,14 @@ std::vector<Fault> absorb_faults() {
                 stream);
     next.absorb(out.narrow(1, h - 1, 1), q_nope.narrow(1, h - 1, 1), w_uk.narrow(0, 0, 1), stream);
   };
-  faults.push_back(op_fault("absorb-next-head", "W_UK of the neighbouring head", "absorb", 0,
-                            rotated));
+  faults.push_back(
+      op_fault("absorb-next-head", "W_UK of the neighbouring head", "absorb", 0, rotated));
   OpFunctions coarse;
   coarse.absorb = [](QueryOps& next, const TensorView& out, const TensorView& q_nope,
                      const TensorView& w_uk, Stream stream) {
     next.absorb(out, q_nope, w_uk, stream);
-    map_values(out, stream, [](float x, std::int64_t) {
-      return Float8E4M3::from_float(x).to_float();
-    });
+    map_values(out, stream,
+               [](float x, std::int64_t) { return Float8E4M3::from_float(x).to_float(); });
   };
   faults.push_back(op_fault("absorb-rounded-to-e4m3", "absorbed query kept in FP8 before its scale",
                             "absorb", Fault::kEveryRank, coarse));
@@ -167,57 +169,54 @@ std::vector<Fault> cache_faults() {
         return functions;
       };
   std::vector<Fault> faults;
-  faults.push_back(op_fault("write-inverse-scale", "cache holds x * k_scale", "write",
-                            Fault::kEveryRank,
-                            write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
-                                          const TensorView& k_pe, const TensorView& slots,
-                                          Stream stream) {
-                              cache.scale = 1.0F / cache.scale;
-                              next.write(cache, kv_c, k_pe, slots, stream);
-                            }),
-                            odd_scales(1.0F, 0.5F)));
-  faults.push_back(op_fault("write-unscaled", "cache written at scale 1, read at k_scale", "write",
-                            Fault::kEveryRank,
-                            write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
-                                          const TensorView& k_pe, const TensorView& slots,
-                                          Stream stream) {
-                              cache.scale = 1.0F;
-                              next.write(cache, kv_c, k_pe, slots, stream);
-                            }),
-                            odd_scales(1.0F, 0.1F)));
-  faults.push_back(op_fault("write-negative-slot-clamped", "slot -1 clamped to 0", "write", 1,
-                            write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
-                                          const TensorView& k_pe, const TensorView& slots,
-                                          Stream stream) {
-                              const Tensor clamped = copied_to_host(slots, stream);
-                              for (std::int64_t i = 0; i < slots.elements(); ++i) {
-                                auto& slot = clamped.as<std::int64_t>()[i];
-                                slot = std::max<std::int64_t>(slot, 0);
-                              }
-                              const Tensor on_device =
-                                  copied_to_device(clamped, *slots.device, stream);
-                              next.write(cache, kv_c, k_pe, on_device, stream);
-                              slots.device->synchronize(stream);
-                            })));
-  faults.push_back(op_fault("write-last-token-lost", "the last row of the batch is not written",
-                            "write", Fault::kEveryRank,
-                            write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
-                                          const TensorView& k_pe, const TensorView& slots,
-                                          Stream stream) {
-                              const std::int64_t t = slots.size(0) - 1;
-                              next.write(cache, kv_c.narrow(0, 0, t), k_pe.narrow(0, 0, t),
-                                         slots.narrow(0, 0, t), stream);
-                            })));
-  faults.push_back(op_fault("write-rope-of-next-token", "latent rows shifted against RoPE rows",
-                            "write", Fault::kEveryRank,
-                            write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
-                                          const TensorView& k_pe, const TensorView& slots,
-                                          Stream stream) {
-                              const std::int64_t t = slots.size(0);
-                              next.write(cache, kv_c, k_pe, slots, stream);
-                              next.write(cache, kv_c.narrow(0, 0, t - 1), k_pe.narrow(0, 1, t - 1),
-                                         slots.narrow(0, 0, t - 1), stream);
-                            })));
+  faults.push_back(
+      op_fault("write-inverse-scale", "cache holds x * k_scale", "write", Fault::kEveryRank,
+               write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
+                             const TensorView& k_pe, const TensorView& slots, Stream stream) {
+                 cache.scale = 1.0F / cache.scale;
+                 next.write(cache, kv_c, k_pe, slots, stream);
+               }),
+               odd_scales(1.0F, 0.5F)));
+  faults.push_back(op_fault(
+      "write-unscaled", "cache written at scale 1, read at k_scale", "write", Fault::kEveryRank,
+      write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c, const TensorView& k_pe,
+                    const TensorView& slots, Stream stream) {
+        cache.scale = 1.0F;
+        next.write(cache, kv_c, k_pe, slots, stream);
+      }),
+      odd_scales(1.0F, 0.1F)));
+  faults.push_back(
+      op_fault("write-negative-slot-clamped", "slot -1 clamped to 0", "write", 1,
+               write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
+                             const TensorView& k_pe, const TensorView& slots, Stream stream) {
+                 const Tensor clamped = copied_to_host(slots, stream);
+                 for (std::int64_t i = 0; i < slots.elements(); ++i) {
+                   auto& slot = clamped.as<std::int64_t>()[i];
+                   slot = std::max<std::int64_t>(slot, 0);
+                 }
+                 const Tensor on_device = copied_to_device(clamped, *slots.device, stream);
+                 next.write(cache, kv_c, k_pe, on_device, stream);
+                 slots.device->synchronize(stream);
+               })));
+  faults.push_back(
+      op_fault("write-last-token-lost", "the last row of the batch is not written", "write",
+               Fault::kEveryRank,
+               write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
+                             const TensorView& k_pe, const TensorView& slots, Stream stream) {
+                 const std::int64_t t = slots.size(0) - 1;
+                 next.write(cache, kv_c.narrow(0, 0, t), k_pe.narrow(0, 0, t),
+                            slots.narrow(0, 0, t), stream);
+               })));
+  faults.push_back(
+      op_fault("write-rope-of-next-token", "latent rows shifted against RoPE rows", "write",
+               Fault::kEveryRank,
+               write_with([](CacheOps& next, KvCache cache, const TensorView& kv_c,
+                             const TensorView& k_pe, const TensorView& slots, Stream stream) {
+                 const std::int64_t t = slots.size(0);
+                 next.write(cache, kv_c, k_pe, slots, stream);
+                 next.write(cache, kv_c.narrow(0, 0, t - 1), k_pe.narrow(0, 1, t - 1),
+                            slots.narrow(0, 0, t - 1), stream);
+               })));
   return faults;
 }
 

@@ -32,8 +32,7 @@ Tensor fill_cache(const ParallelConfig& config, const DecodeProblem& problem,
   const bool fp8 = config.kv_dtype == DType::kE4M3;
   std::memset(cache.view().data, fp8 ? kPoisonE4M3 : kPoisonBF16,
               static_cast<std::size_t>(cache.view().bytes()));
-  const std::int64_t row_bytes =
-      width * static_cast<std::int64_t>(size_bytes(config.kv_dtype));
+  const std::int64_t row_bytes = width * static_cast<std::int64_t>(size_bytes(config.kv_dtype));
   const KvSharding sharding = config.sharding();
   for (std::size_t b = 0; b < problem.requests.size(); ++b) {
     const StepRequest& request = problem.requests[b];
@@ -63,12 +62,13 @@ Tensor new_rows(const DecodeProblem& problem, std::int64_t column, std::int64_t 
     for (std::int64_t j = 0; j < request.q_len; ++j, next += width) {
       const std::int64_t p = request.length - request.q_len + j;
       if (p < 0) {
-        std::memset(static_cast<void*>(next), kPoisonBF16, static_cast<std::size_t>(width) * sizeof(BFloat16));
-      } else {
-        std::memcpy(next,
-                    problem.kv.as<BFloat16>() +
-                        (problem.kv_begin[b] + p) * problem.dims.row() + column,
+        std::memset(static_cast<void*>(next), kPoisonBF16,
                     static_cast<std::size_t>(width) * sizeof(BFloat16));
+      } else {
+        std::memcpy(
+            next,
+            problem.kv.as<BFloat16>() + (problem.kv_begin[b] + p) * problem.dims.row() + column,
+            static_cast<std::size_t>(width) * sizeof(BFloat16));
       }
     }
   }
@@ -118,8 +118,7 @@ RankInputs make_rank_inputs(const ParallelConfig& config, const DecodeProblem& p
   const MlaDims& dims = problem.dims;
   inputs.kv_c = copied_to_device(new_rows(problem, 0, dims.latent, "kv_c"), device, stream);
   inputs.k_pe = copied_to_device(new_rows(problem, dims.latent, dims.rope, "k_pe"), device, stream);
-  inputs.cache =
-      copied_to_device(cache_before_step(config, problem, layout, rank), device, stream);
+  inputs.cache = copied_to_device(cache_before_step(config, problem, layout, rank), device, stream);
   return inputs;
 }
 

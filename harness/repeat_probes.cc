@@ -37,6 +37,7 @@ void compare_runs(ProbeOutcome& result, const std::vector<GroupOutcome>& first,
                   const std::vector<GroupOutcome>& second, std::int64_t n,
                   const std::string& what) {
   for (std::size_t g = 0; g < first.size(); ++g) {
+    if (!first[g].complete) continue;
     for (std::size_t r = 0; r < first[g].ranks.size(); ++r) {
       const TapStore& a = first[g].ranks[r].taps;
       const TapStore& b = second[g].ranks[r].taps;
@@ -117,6 +118,7 @@ ProbeOutcome run_scale_probe(const ProbeContext& context) {
   }
   const auto second = run_all_groups(context, rescaled, problem, scenario.seed);
   for (std::size_t g = 0; g < first.size(); ++g) {
+    if (!first[g].complete) continue;
     for (std::size_t r = 0; r < first[g].ranks.size(); ++r) {
       const TapStore& a = first[g].ranks[r].taps;
       const TapStore& b = second[g].ranks[r].taps;

@@ -61,8 +61,8 @@ std::string lengths_text(const std::vector<std::int64_t>& lengths) {
   if (lengths.empty()) return "none";
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
   const std::int64_t sum = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  std::string text = fmt::format("{} requests, {} tokens, {} to {}", lengths.size(), sum, *least,
-                                 *most);
+  std::string text =
+      fmt::format("{} requests, {} tokens, {} to {}", lengths.size(), sum, *least, *most);
   if (lengths.size() <= 8) text += fmt::format(" ({})", fmt::join(lengths, ", "));
   return text;
 }
@@ -70,7 +70,8 @@ std::string lengths_text(const std::vector<std::int64_t>& lengths) {
 void print_configuration(const Report& report, std::FILE* stream) {
   const Scenario& scenario = report.scenario;
   const ParallelConfig& config = scenario.parallel;
-  fmt::print(stream, "mladcp {}: {}, {} heads; TP {}, DCP {}: {} group(s), {} heads a rank, {} gathered\n",
+  fmt::print(stream,
+             "mladcp {}: {}, {} heads; TP {}, DCP {}: {} group(s), {} heads a rank, {} gathered\n",
              report.verb, scenario.model, config.heads, config.tp, config.dcp, config.groups(),
              config.local_heads(), config.gathered_heads());
   fmt::print(stream, "  cache    {}, page {}, interleave {}, k_scale {}; query {}{}\n",
@@ -147,17 +148,16 @@ std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls)
 void print(const Report& report, std::FILE* stream) {
   const bool pass = all_hold(report.checks);
   if (!pass) {
-    const auto failed = std::find_if(report.checks.begin(), report.checks.end(), [](const Check& c) {
-      return c.status == CheckStatus::kFail;
-    });
+    const auto failed = std::find_if(report.checks.begin(), report.checks.end(),
+                                     [](const Check& c) { return c.status == CheckStatus::kFail; });
     fmt::print(stream, "FAIL {}\n\n", failed->message);
   }
   print_configuration(report, stream);
   print_stages(report, stream);
   print_collectives(report, stream);
-  const auto failures = std::count_if(report.checks.begin(), report.checks.end(), [](const Check& c) {
-    return c.status == CheckStatus::kFail;
-  });
+  const auto failures =
+      std::count_if(report.checks.begin(), report.checks.end(),
+                    [](const Check& c) { return c.status == CheckStatus::kFail; });
   fmt::print(stream, "\n{}: {} of {} checks failed; {:.2f} s, of which the step {:.2f} s\n",
              pass ? "PASS" : "FAIL", failures, report.checks.size(), report.seconds,
              report.step_seconds);

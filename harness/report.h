@@ -18,6 +18,7 @@ struct Report {
   std::vector<CallRecord> calls;  // of the groups in turn, by rank
   double seconds = 0.0;           // of the whole verb
   double step_seconds = 0.0;      // of the simulated step, the slowest rank
+  bool silent = false;            // another process of the group prints the report of all ranks
 };
 
 // {"schema": "mladcp.run/1", "verdict", "scenario", "checks", "collectives", "seconds", ...}

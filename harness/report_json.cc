@@ -22,8 +22,9 @@ const char* name(CheckStatus status) {
 Json to_json(const Extents& extents) { return Json(std::vector(extents.begin(), extents.end())); }
 
 Json to_json(const Check& check) {
-  Json json = {{"stage", check.stage}, {"rank", check.rank},         {"name", check.name},
-               {"status", name(check.status)}, {"measured", check.measured}, {"bound", check.bound}};
+  Json json = {{"stage", check.stage},       {"rank", check.rank},
+               {"name", check.name},         {"status", name(check.status)},
+               {"measured", check.measured}, {"bound", check.bound}};
   if (!check.message.empty()) json["message"] = check.message;
   return json;
 }

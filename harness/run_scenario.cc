@@ -14,9 +14,9 @@ namespace {
 // The order in which data passes the stages: the first failure in this order is the one to look at.
 std::ptrdiff_t stage_order(const std::string& stage) {
   static constexpr const char* kOrder[] = {
-      "plan",    "write", "absorb",    "quantise", "query", "schedule", "gather",   "exchange",
-      "reorganise", "causal", "context", "attention", "mask",  "lse",   "correct",  "merge",
-      "combined", "projected", "output", "collectives"};
+      "plan",     "write",      "absorb",   "quantise",  "query",     "schedule",   "gather",
+      "exchange", "reorganise", "causal",   "context",   "attention", "mask",       "lse",
+      "correct",  "merge",      "combined", "projected", "output",    "collectives"};
   return std::find(std::begin(kOrder), std::end(kOrder), stage) - std::begin(kOrder);
 }
 
@@ -39,7 +39,8 @@ Report run_scenario(const Scenario& scenario, const Variation* variation,
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<const Probe*> chosen = chosen_probes(scenario);
   const std::unique_ptr<Backend> backend =
-      make_backend(scenario.device, static_cast<int>(scenario.parallel.dcp));
+      make_backend(scenario.device, scenario.collective, static_cast<int>(scenario.parallel.dcp),
+                   scenario.timeout_s);
   Report report;
   report.verb = "run";
   report.scenario = scenario;
@@ -51,13 +52,13 @@ Report run_scenario(const Scenario& scenario, const Variation* variation,
     ProbeOutcome outcome = chosen[i]->run({scenario, *backend, variation, part});
     for (Check& check : outcome.checks) check.probe = chosen[i]->name;
     std::stable_sort(
-        outcome.checks.begin(), outcome.checks.end(), [](const Check& a, const Check& b) {
-          return stage_order(a.stage) < stage_order(b.stage);
-        });
+        outcome.checks.begin(), outcome.checks.end(),
+        [](const Check& a, const Check& b) { return stage_order(a.stage) < stage_order(b.stage); });
     std::move(outcome.checks.begin(), outcome.checks.end(), std::back_inserter(report.checks));
     if (report.calls.empty()) report.calls = std::move(outcome.calls);
     report.step_seconds = std::max(report.step_seconds, outcome.step_seconds);
   }
+  report.silent = backend->link() != nullptr && backend->link()->rank_in_group() != 0;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   report.seconds = seconds.count();
   return report;

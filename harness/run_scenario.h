@@ -8,7 +8,6 @@
 namespace mladcp {
 
 // `variation` may be null.
-Report run_scenario(const Scenario& scenario, const Variation* variation,
-                    const Progress& progress);
+Report run_scenario(const Scenario& scenario, const Variation* variation, const Progress& progress);
 
 }  // namespace mladcp

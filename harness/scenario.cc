@@ -25,8 +25,8 @@ void expect_lengths(const char* field, const std::vector<std::int64_t>& lengths,
                     std::int64_t least) {
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     if (lengths[i] >= least && lengths[i] <= kLongest) continue;
-    throw InvalidArgument(std::string(field) + "[" + std::to_string(i) + "] = " +
-                          std::to_string(lengths[i]) + ": must be between " +
+    throw InvalidArgument(std::string(field) + "[" + std::to_string(i) +
+                          "] = " + std::to_string(lengths[i]) + ": must be between " +
                           std::to_string(least) + " and " + std::to_string(kLongest));
   }
 }
@@ -65,8 +65,9 @@ void validate(const Scenario& scenario) {
   validate(scenario.parallel);
   const std::int64_t groups = scenario.parallel.groups();
   if (scenario.group < -1 || scenario.group >= groups) {
-    throw InvalidArgument("group = " + std::to_string(scenario.group) + ": must be -1 (all) or 0 to " +
-                          std::to_string(groups - 1) + " (tp / dcp groups)");
+    throw InvalidArgument("group = " + std::to_string(scenario.group) +
+                          ": must be -1 (all) or 0 to " + std::to_string(groups - 1) +
+                          " (tp / dcp groups)");
   }
   if (scenario.q_len <= 0) {
     throw InvalidArgument("q_len = " + std::to_string(scenario.q_len) + ": must be at least 1");
@@ -83,14 +84,16 @@ void validate(const Scenario& scenario) {
   if (scenario.context_lens.size() != scenario.new_tokens.size()) {
     throw InvalidArgument("context_lens has " + std::to_string(scenario.context_lens.size()) +
                           " entries but new_tokens has " +
-                          std::to_string(scenario.new_tokens.size()) + ": give one of each per request");
+                          std::to_string(scenario.new_tokens.size()) +
+                          ": give one of each per request");
   }
 }
 
 std::string command_line(const Scenario& scenario) {
   const ParallelConfig& p = scenario.parallel;
   std::string line = fmt::format(
-      "mladcp run --model {} --heads {} --tp {} --dcp {} --interleave {} --page-size {} --kv-dtype {} "
+      "mladcp run --model {} --heads {} --tp {} --dcp {} --interleave {} --page-size {} --kv-dtype "
+      "{} "
       "--query {} --q-scale {} --k-scale {} --combine {} --reduce-dtype {} --phase {} --q-len {} "
       "--device {} --collective {} --seed {}",
       scenario.model, p.heads, p.tp, p.dcp, p.interleave, p.page_size, name(p.kv_dtype),

@@ -42,8 +42,8 @@ struct Scenario {
   std::vector<StepRequest> step_requests() const;
 };
 
-// Throws InvalidArgument naming field, value and remedy: all of ParallelConfig's rules, and group in
-// range, timeout above 0, known device and collective, lengths that fit.
+// Throws InvalidArgument naming field, value and remedy: all of ParallelConfig's rules, and group
+// in range, timeout above 0, known device and collective, lengths that fit.
 void validate(const Scenario& scenario);
 
 // The command that runs it: what a failing random scenario is reported as.

@@ -55,15 +55,19 @@ struct ScenarioOptions::Flags {
 ScenarioOptions::ScenarioOptions(CLI::App& command) : flags_(std::make_unique<Flags>()) {
   Flags& f = *flags_;
   command.add_option("--scenario", f.scenario_file, "JSON file with any of these settings");
-  command.add_option("--model", f.model, "deepseek-v3, deepseek-r1, deepseek-v2, ... (default deepseek-v3)");
+  command.add_option("--model", f.model,
+                     "deepseek-v3, deepseek-r1, deepseek-v2, ... (default deepseek-v3)");
   command.add_option("--heads", f.heads, "query heads of the model (default: the model's)");
   command.add_option("--tp", f.tp, "tensor-parallel ranks (default 8)");
   command.add_option("--dcp", f.dcp, "N, ranks that share one KV cache; divides tp (default 8)");
   command.add_option("--group", f.group, "simulate one of the tp/dcp groups (default -1: all)");
-  command.add_option("--interleave", f.interleave, "I, consecutive tokens kept on one rank (default 1)");
-  command.add_option("--page-size", f.page_size, "local tokens a page; a multiple of I (default 64)");
+  command.add_option("--interleave", f.interleave,
+                     "I, consecutive tokens kept on one rank (default 1)");
+  command.add_option("--page-size", f.page_size,
+                     "local tokens a page; a multiple of I (default 64)");
   command.add_option("--kv-dtype", f.kv_dtype, "cache format: bf16 or fp8 (default fp8)");
-  command.add_option("--query", f.query, "auto, pair or quantized (default auto: quantized with fp8)");
+  command.add_option("--query", f.query,
+                     "auto, pair or quantized (default auto: quantized with fp8)");
   command.add_option("--q-scale", f.q_scale, "scale of a quantized query (default 1)");
   command.add_option("--k-scale", f.k_scale, "scale of an fp8 cache (default 1)");
   command.add_option("--combine", f.combine, "ag_rs, a2a or a2a_packed (default ag_rs)");
@@ -84,10 +88,12 @@ ScenarioOptions::ScenarioOptions(CLI::App& command) : flags_(std::make_unique<Fl
   command.add_option("--new-tokens", f.new_tokens, "prefill: new tokens a request")->delimiter(',');
   command.add_option("--workspace", f.workspace, "prefill: gathered rows a chunk may hold");
   command.add_option("--device", f.device, "cpu or cuda (default cpu)");
-  command.add_option("--collective", f.collective, "in_process, fake, mpi or nccl (default in_process)");
+  command.add_option("--collective", f.collective,
+                     "in_process, fake, mpi or nccl (default in_process)");
   command.add_option("--probe", f.probes, "numeric, census, scale, ... or all (default numeric)")
       ->delimiter(',');
-  command.add_option("--seed", f.seed, "of contents, page order and the pick from --lengths (default 0)");
+  command.add_option("--seed", f.seed,
+                     "of contents, page order and the pick from --lengths (default 0)");
   command.add_option("--timeout", f.timeout, "seconds to wait for a missing rank (default 60)");
 }
 

@@ -1,5 +1,5 @@
-// The command line of a scenario. Flags override what --scenario FILE says; what neither says is the
-// default of harness/scenario.h.
+// The command line of a scenario. Flags override what --scenario FILE says; what neither says is
+// the default of harness/scenario.h.
 #pragma once
 
 #include <memory>

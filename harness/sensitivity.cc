@@ -29,9 +29,8 @@ std::unique_ptr<Variation> decode_variation(
 std::unique_ptr<Variation> output_scaled(double size) {
   return decode_variation([size](AttentionOps& next, const OpFunctions::Decode& call) {
     call.run(next);
-    map_values(call.out, call.stream, [&](float x, std::int64_t) {
-      return static_cast<float>((1.0 + size) * x);
-    });
+    map_values(call.out, call.stream,
+               [&](float x, std::int64_t) { return static_cast<float>((1.0 + size) * x); });
   });
 }
 
@@ -95,9 +94,8 @@ std::unique_ptr<Variation> visible_shortened(double size) {
 std::unique_ptr<Variation> p_flushed(double size) {
   NaiveAttention attention;
   attention.round_p = [size](float p) { return p < size ? 0.0F : p; };
-  return decode_variation([attention](AttentionOps&, const OpFunctions::Decode& call) {
-    attention.run(call);
-  });
+  return decode_variation(
+      [attention](AttentionOps&, const OpFunctions::Decode& call) { attention.run(call); });
 }
 
 // An accumulator of 14 significant bits over chains of `size` keys, added in fp32 then.
@@ -115,13 +113,13 @@ std::unique_ptr<Variation> short_accumulator(double size) {
   });
 }
 
-Scenario sensitivity_scenario(const FaultKind& kind, std::int64_t length,
-                              std::string_view device) {
+Scenario sensitivity_scenario(const FaultKind& kind, std::int64_t length, std::string_view device) {
   Scenario scenario;
   // A census takes one pass per 512 keys and head: it wants the real width and many heads.
   const bool census = kind.probe == "census";
   scenario.model = census ? "deepseek-v3" : "tiny";
-  scenario.parallel = {.heads = census ? 128 : 4, .tp = 2, .dcp = 2, .interleave = 1, .page_size = 64};
+  scenario.parallel = {
+      .heads = census ? 128 : 4, .tp = 2, .dcp = 2, .interleave = 1, .page_size = 64};
   scenario.seq_lens = {length};
   scenario.device = device;
   scenario.probes = {std::string(kind.probe)};

@@ -1,5 +1,5 @@
-// The smallest fault of each kind that the harness still names: a bound that is never exceeded is worth
-// nothing if it hides what it should show.
+// The smallest fault of each kind that the harness still names: a bound that is never exceeded is
+// worth nothing if it hides what it should show.
 #pragma once
 
 #include <cstdint>

@@ -41,9 +41,8 @@ void TappingQueryOps::project_value(const TensorView& out, const TensorView& lat
   store_.keep("project.out", out, stream);
 }
 
-void TappingAttentionOps::build_schedule(const ScheduleTensors& schedule,
-                                         const TensorView& lengths, const ScheduleShape& shape,
-                                         Stream stream) {
+void TappingAttentionOps::build_schedule(const ScheduleTensors& schedule, const TensorView& lengths,
+                                         const ScheduleShape& shape, Stream stream) {
   next().build_schedule(schedule, lengths, shape, stream);
   store_.keep("schedule.parts", schedule.parts, stream);
   store_.keep("schedule.num_splits", schedule.num_splits, stream);
@@ -100,8 +99,8 @@ void TappingCombineOps::round_to(const TensorView& out, const TensorView& value,
   store_.keep("combined.out", out, stream);
 }
 
-void TappingCollective::run(const CollectiveCall& call, const TensorView& out,
-                            const TensorView& in, Stream stream) {
+void TappingCollective::run(const CollectiveCall& call, const TensorView& out, const TensorView& in,
+                            Stream stream) {
   const std::string stage = std::string(name(call.op)) + "." + std::string(call.stage);
   store_.keep(stage + ".in", in, stream);
   forward(call, out, in, stream);

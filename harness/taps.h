@@ -12,13 +12,15 @@
 
 namespace mladcp {
 
-// Tensors of one rank's step by name, "stage.tensor"; a stage that ran twice keeps its last tensors.
+// Tensors of one rank's step by name, "stage.tensor"; a stage that ran twice keeps its last
+// tensors.
 class TapStore {
  public:
   void keep(const std::string& name, const TensorView& tensor, Stream stream);
   bool has(const std::string& name) const { return tensors_.count(name) != 0; }
   // InvalidArgument naming the stage when it never ran.
   const TensorView& at(const std::string& name) const;
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 
  private:
   std::map<std::string, Tensor> tensors_;
@@ -87,7 +89,9 @@ class TappingCollective final : public ForwardingCollective {
 // A rank's operations seen through taps.
 struct TappedOps {
   TappedOps(const Ops& next, TapStore& store)
-      : query(next.query, store), attention(next.attention, store), combine(next.combine, store),
+      : query(next.query, store),
+        attention(next.attention, store),
+        combine(next.combine, store),
         cache(next.cache) {}
 
   Ops ops() { return {query, cache, attention, combine}; }
