@@ -38,8 +38,8 @@ ParallelConfig config_of(std::int64_t n, DType kv_dtype, QueryForm query = Query
 // The upstream case: requests of 16 and 24 tokens, one new token each, 4 heads a rank.
 class DecodeStep {
  public:
-  explicit DecodeStep(const ParallelConfig& config, std::vector<StepRequest> requests =
-                                                        {{.length = 16}, {.length = 24}})
+  explicit DecodeStep(const ParallelConfig& config,
+                      std::vector<StepRequest> requests = {{.length = 16}, {.length = 24}})
       : config_(config) {
     BlockTable table{.columns = 2, .pages = {}};
     for (std::size_t i = 0; i < 2 * requests.size(); ++i) {
@@ -95,8 +95,8 @@ auto a_call(CollectiveOp op, int dim, DType dtype, const Shape& in) {
 }
 
 auto one_query_of(DType dtype, const Shape& shape) {
-  return testing::VariantWith<TensorView>(AllOf(Field("dtype", &TensorView::dtype, dtype),
-                                                Field("shape", &TensorView::shape, shape)));
+  return testing::VariantWith<TensorView>(
+      AllOf(Field("dtype", &TensorView::dtype, dtype), Field("shape", &TensorView::shape, shape)));
 }
 
 TEST(Decode, QuantisedQueryIsGatheredOnceOnHeadsBeforeAttention) {
@@ -143,7 +143,8 @@ TEST(Decode, OneRankCallsNoCollectiveAndKeepsThePair) {
   MockOps mocks;
   {
     InSequence order;
-    EXPECT_CALL(mocks.attention, decode(_, _, testing::VariantWith<QueryPair>(_), _, _, _, _, _, _));
+    EXPECT_CALL(mocks.attention,
+                decode(_, _, testing::VariantWith<QueryPair>(_), _, _, _, _, _, _));
     EXPECT_CALL(mocks.attention,
                 decode(_, _, one_query_of(DType::kE4M3, {2, 4, kDims.row()}), _, _, _, _, _, _));
   }
@@ -161,17 +162,16 @@ TEST(Decode, CallsQueryGatherThenLseGatherThenReduceScatterInOrder) {
     InSequence order;
     EXPECT_CALL(mocks.cache, write);
     EXPECT_CALL(mocks.query, absorb);
-    EXPECT_CALL(collective, run(a_call(CollectiveOp::kAllGather, 1, kv_dtype, {2, 4, kDims.row()}),
-                                _, _, _));
+    EXPECT_CALL(collective,
+                run(a_call(CollectiveOp::kAllGather, 1, kv_dtype, {2, 4, kDims.row()}), _, _, _));
     EXPECT_CALL(mocks.attention, build_schedule);
     EXPECT_CALL(mocks.attention, decode);
     EXPECT_CALL(mocks.combine, mask_empty);
-    EXPECT_CALL(collective,
-                run(a_call(CollectiveOp::kAllGather, 0, DType::kF32, {2, 8}), _, _, _));
+    EXPECT_CALL(collective, run(a_call(CollectiveOp::kAllGather, 0, DType::kF32, {2, 8}), _, _, _));
     EXPECT_CALL(mocks.combine, correct);
-    EXPECT_CALL(collective, run(a_call(CollectiveOp::kReduceScatter, 1, DType::kBF16,
-                                       {2, 8, kDims.latent}),
-                                _, _, _));
+    EXPECT_CALL(
+        collective,
+        run(a_call(CollectiveOp::kReduceScatter, 1, DType::kBF16, {2, 8, kDims.latent}), _, _, _));
     EXPECT_CALL(mocks.query, project_value);
     step.run(mocks, collective);
   }
@@ -199,11 +199,12 @@ TEST(Decode, ScheduleIsBuiltForTheGatheredHeadsWhateverTheCacheFormat) {
       CallLog log;
       FakeCollective fake(0, static_cast<int>(c.n), log);
       MockOps mocks;
-      EXPECT_CALL(mocks.attention,
-                  build_schedule(_, _,
-                                 AllOf(Field("heads", &ScheduleShape::heads, c.heads_per_rank * c.n),
-                                       Field("q_len", &ScheduleShape::q_len, c.q_len)),
-                                 _));
+      EXPECT_CALL(
+          mocks.attention,
+          build_schedule(_, _,
+                         AllOf(Field("heads", &ScheduleShape::heads, c.heads_per_rank * c.n),
+                               Field("q_len", &ScheduleShape::q_len, c.q_len)),
+                         _));
       step.run(mocks, fake);
     }
   }

@@ -55,8 +55,7 @@ TEST(Census, CleanAttentionHasNoMiss) {
 }
 
 TEST(Census, NamesTheMissingKey) {
-  const auto misses =
-      census_of(1, 1024, [](std::int64_t p) { return p == 777 ? 0.0 : 1.0; });
+  const auto misses = census_of(1, 1024, [](std::int64_t p) { return p == 777 ? 0.0 : 1.0; });
   ASSERT_EQ(misses.size(), 1U);
   EXPECT_EQ(misses[0].position, 777);
   EXPECT_TRUE(misses[0].expected);
@@ -78,8 +77,8 @@ TEST(Census, SeesThatAllKeysAreDoubledThroughTheLse) {
 
 TEST(Census, SeesAnotherWindowsContentThroughTheSigns) {
   const Attended other = attend(5, [](std::int64_t) { return 1.0; });
-  const auto misses = take_census(a_pass(), 0, 2, other.out, other.lse, 1.0,
-                                  [](std::int64_t) { return true; });
+  const auto misses =
+      take_census(a_pass(), 0, 2, other.out, other.lse, 1.0, [](std::int64_t) { return true; });
   EXPECT_GT(misses.size(), 150U);  // half of the 512 signs differ
 }
 

@@ -40,8 +40,8 @@ TEST(DecodeGrid, EveryShardingGivesWhatTheUnshardedProblemGives) {
   for (const std::int64_t n : {1, 2, 3, 4, 8}) {
     for (const std::int64_t interleave : {1, 2, 4, 16, 64}) {
       for (const DType kv_dtype : {DType::kBF16, DType::kE4M3}) {
-        SCOPED_TRACE(testing::Message() << "N " << n << ", I " << interleave << ", "
-                                        << name(kv_dtype));
+        SCOPED_TRACE(testing::Message()
+                     << "N " << n << ", I " << interleave << ", " << name(kv_dtype));
         Scenario scenario = small_scenario(n, interleave);
         scenario.parallel.kv_dtype = kv_dtype;
         expect_all_hold(scenario);
@@ -54,8 +54,8 @@ TEST(DecodeGrid, EveryScaleReachesLogitsAndOutputsOnce) {
   const float scales[][2] = {{1.0F, 1.0F}, {2.0F, 3.0F}, {0.1F, 0.1F}};
   for (const auto& [q_scale, k_scale] : scales) {
     for (const QueryForm query : {QueryForm::kPair, QueryForm::kQuantized}) {
-      SCOPED_TRACE(testing::Message() << "q_scale " << q_scale << ", k_scale " << k_scale << ", "
-                                      << name(query));
+      SCOPED_TRACE(testing::Message()
+                   << "q_scale " << q_scale << ", k_scale " << k_scale << ", " << name(query));
       Scenario scenario = small_scenario(3, 4);
       scenario.parallel.q_scale = q_scale;
       scenario.parallel.k_scale = k_scale;
@@ -87,7 +87,8 @@ TEST(DecodeGrid, EveryCombineAndOptionAgrees) {
   }
 }
 
-// Fault 6 and 15: rows of one request see different lengths; requests shorter than q_len are padding.
+// Fault 6 and 15: rows of one request see different lengths; requests shorter than q_len are
+// padding.
 TEST(DecodeGrid, SeveralQueryRowsARequest) {
   for (const std::int64_t q_len : {2, 3, 4}) {
     SCOPED_TRACE(q_len);

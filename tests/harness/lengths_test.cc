@@ -41,15 +41,14 @@ class LengthsTest : public ::testing::Test {
 
  private:
   std::string folder_ =
-      ::testing::TempDir() +
-      ::testing::UnitTest::GetInstance()->current_test_info()->name() + "_";
+      ::testing::TempDir() + ::testing::UnitTest::GetInstance()->current_test_info()->name() + "_";
   std::vector<std::string> written_;
 };
 
 TEST_F(LengthsTest, TakesTheFirstRowsOfTheKnownColumns) {
-  const std::string azure = write(
-      "azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
-                   "a,4808,10\r\nb,3180,8\r\n\r\nc,0,27\r\n");
+  const std::string azure = write("azure.csv",
+                                  "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+                                  "a,4808,10\r\nb,3180,8\r\n\r\nc,0,27\r\n");
   EXPECT_THAT(read_lengths({azure, ""}, 2), ElementsAre(4808, 3180));
   EXPECT_THAT(read_lengths({azure, ""}, 3), ElementsAre(4808, 3180, 0));
   EXPECT_THAT(read_lengths({azure, "GeneratedTokens"}, 2), ElementsAre(10, 8));
@@ -91,9 +90,9 @@ TEST_F(LengthsTest, ErrorsNameFileLineAndColumn) {
   EXPECT_THAT(message({write("big.csv", header + "3,2147483648\n"), ""}, 1),
               HasSubstr("'2147483648'"));
   EXPECT_THAT(message({write("half.csv", header + "3,5.5\n"), ""}, 1), HasSubstr("'5.5'"));
-  EXPECT_THAT(message({path, "tokens"}, 1),
-              AllOf(HasSubstr("bad.csv:1"), HasSubstr("no column tokens"),
-                    HasSubstr("a, input_tokens")));
+  EXPECT_THAT(
+      message({path, "tokens"}, 1),
+      AllOf(HasSubstr("bad.csv:1"), HasSubstr("no column tokens"), HasSubstr("a, input_tokens")));
   EXPECT_THAT(message({write("none.csv", "a,b\n1,2\n"), ""}, 1),
               HasSubstr("ContextTokens or input_tokens"));
   EXPECT_THAT(message({write("few.csv", header + "3,1\n"), ""}, 2),

@@ -84,8 +84,10 @@ RC_GTEST_PROP(ScenarioProperties, EveryInvalidScenarioIsRefusedByField, ()) {
       {"q_scale", [&](Scenario& s) { s.parallel.q_scale = bad_scale; }},
       {"k_scale", [&](Scenario& s) { s.parallel.k_scale = bad_scale; }},
       {"kv_dtype", [&](Scenario& s) { s.parallel.kv_dtype = DType::kI32; }},
-      {"query", [&](Scenario& s) { s.parallel.kv_dtype = DType::kBF16,
-                                   s.parallel.query = QueryForm::kQuantized; }},
+      {"query",
+       [&](Scenario& s) {
+         s.parallel.kv_dtype = DType::kBF16, s.parallel.query = QueryForm::kQuantized;
+       }},
       {"reduce_dtype", [&](Scenario& s) { s.parallel.reduce_dtype = DType::kE4M3; }},
       {"group", [&](Scenario& s) { s.group = s.parallel.tp; }},
       {"q_len", [&](Scenario& s) { s.q_len = bad_size; }},

@@ -48,8 +48,7 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal);
-    const std::string message =
-        message_of([&] { scenario_from_json(refusal.json, "some.json"); });
+    const std::string message = message_of([&] { scenario_from_json(refusal.json, "some.json"); });
     EXPECT_THAT(message, HasSubstr("some.json"));
     EXPECT_THAT(message, HasSubstr(refusal.names));
   }
@@ -58,10 +57,18 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
 TEST(Scenario, JsonThereAndBackKeepsEveryField) {
   Scenario scenario;
   scenario.model = "kimi-k2";
-  scenario.parallel = {.heads = 96, .tp = 6, .dcp = 3, .interleave = 4, .page_size = 32,
-                       .kv_dtype = DType::kBF16, .query = QueryForm::kPair, .q_scale = 0.25F,
-                       .k_scale = 2.0F, .combine = Combine::kAllToAllPacked,
-                       .reduce_dtype = DType::kF32, .project_before_merge = true,
+  scenario.parallel = {.heads = 96,
+                       .tp = 6,
+                       .dcp = 3,
+                       .interleave = 4,
+                       .page_size = 32,
+                       .kv_dtype = DType::kBF16,
+                       .query = QueryForm::kPair,
+                       .q_scale = 0.25F,
+                       .k_scale = 2.0F,
+                       .combine = Combine::kAllToAllPacked,
+                       .reduce_dtype = DType::kF32,
+                       .project_before_merge = true,
                        .replicate_query = true};
   scenario.phase = Phase::kBoth;
   scenario.seq_lens = {1, 2, 3};
@@ -91,7 +98,10 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
       {"timeout", [](Scenario& s) { s.timeout_s = 0.0; }},
       {"device = 'tpu'", [](Scenario& s) { s.device = "tpu"; }},
       {"collective = 'gloo'", [](Scenario& s) { s.collective = "gloo"; }},
-      {"seq_lens[1] = -1", [](Scenario& s) { s.seq_lens = {1, -1}; }},
+      {"seq_lens[1] = -1",
+       [](Scenario& s) {
+         s.seq_lens = {1, -1};
+       }},
       {"context_lens has 1", [](Scenario& s) { s.context_lens = {1}; }},
   };
   for (const Case& c : cases) {

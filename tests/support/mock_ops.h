@@ -64,8 +64,8 @@ class MockCombineOps : public CombineOps {
  public:
   MOCK_METHOD(void, mask_empty, (const TensorView&, const TensorView&, const TensorView&, Stream),
               (override));
-  MOCK_METHOD(void, correct,
-              (const TensorView&, const TensorView&, const TensorView&, int, Stream), (override));
+  MOCK_METHOD(void, correct, (const TensorView&, const TensorView&, const TensorView&, int, Stream),
+              (override));
   MOCK_METHOD(void, merge,
               (const TensorView&, const TensorView&, const TensorView&, const TensorView&, Stream),
               (override));
