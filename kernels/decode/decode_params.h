@@ -20,9 +20,10 @@ inline constexpr int kDecodeRopeDim = 64;                                // R
 inline constexpr int kDecodeQkDim = kDecodeLatentRank + kDecodeRopeDim;  // D
 inline constexpr int kDecodeBlockKeys = 64;  // keys of a block of the schedule, at any page size
 
-// What one worker walks (a CTA, or the CTAs of one part's row tiles), in the `blocks` dialect of the
-// scheduler: requests begin_request..end_request, both included; blocks [begin_block, ..) of the
-// first, [.., end_block) of the last, all blocks of those between. begin_request -1: nothing to do.
+// What one worker walks (a CTA, or the CTAs of one part's row tiles), in the `blocks` dialect of
+// the scheduler: requests begin_request..end_request, both included; blocks [begin_block, ..) of
+// the first, [.., end_block) of the last, all blocks of those between. begin_request -1: nothing to
+// do.
 struct DecodePart {
   std::int32_t begin_request;
   std::int32_t begin_block;
@@ -54,8 +55,8 @@ struct DecodeParams {
   std::int64_t block_table_stride;
 
   // row_begin [B + 1]: query rows of request b are row_begin[b] .. row_begin[b + 1] - 1.
-  // visible [T]: local keys row t attends to, 0 allowed anywhere; rows are independent of each other.
-  // lengths [B]: the largest visible of the request's rows.
+  // visible [T]: local keys row t attends to, 0 allowed anywhere; rows are independent of each
+  // other. lengths [B]: the largest visible of the request's rows.
   const std::int32_t* row_begin;
   const std::int32_t* visible;
   const std::int32_t* lengths;
@@ -64,8 +65,8 @@ struct DecodeParams {
   std::int32_t num_heads;             // H
   std::int32_t max_rows_per_request;  // upper bound of row_begin[b + 1] - row_begin[b]
 
-  // Schedule, on the device: parts [num_parts]; num_splits [B + 1], cumulative, at least one split a
-  // request. It covers ceil(lengths[b] / 64) blocks of request b; blocks beyond that are skipped.
+  // Schedule, on the device: parts [num_parts]; num_splits [B + 1], cumulative, at least one split
+  // a request. It covers ceil(lengths[b] / 64) blocks of request b; blocks beyond that are skipped.
   const DecodePart* parts;
   const std::int32_t* num_splits;
   std::int32_t num_parts;
@@ -82,11 +83,11 @@ struct DecodeParams {
   std::int64_t lse_head_stride;
 
   // Partials of requests with more than one split, written by the attention kernel and merged by
-  // the combine kernel: partial_out fp32 [S, max_rows_per_request * H, L], normalised and multiplied
-  // by output_scale; partial_lse [S, max_rows_per_request * H], natural log, -inf where the split
-  // has no visible key (partial_out then holds zeros). Split index num_splits[b] + split, row index
-  // (t - row_begin[b]) * H + h, S = decode_max_splits(B, num_parts). Only splits that the schedule
-  // uses are touched.
+  // the combine kernel: partial_out fp32 [S, max_rows_per_request * H, L], normalised and
+  // multiplied by output_scale; partial_lse [S, max_rows_per_request * H], natural log, -inf where
+  // the split has no visible key (partial_out then holds zeros). Split index num_splits[b] + split,
+  // row index (t - row_begin[b]) * H + h, S = decode_max_splits(B, num_parts). Only splits that the
+  // schedule uses are touched.
   float* partial_out;
   float* partial_lse;
 };

@@ -13,13 +13,9 @@ __device__ __forceinline__ std::uint32_t shared_address(const void *p) {
 }
 
 // --- mbarrier
-// ---------------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void barrier_init(std::uint32_t barrier,
-                                             std::uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier),
-               "r"(arrivals)
-               : "memory");
+__device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
 __device__ __forceinline__ void fence_barrier_init() {
@@ -27,81 +23,84 @@ __device__ __forceinline__ void fence_barrier_init() {
 }
 
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier)
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive_expect_bytes(std::uint32_t barrier,
+                                                            std::uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
-__device__ __forceinline__ void
-barrier_arrive_expect_bytes(std::uint32_t barrier, std::uint32_t bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-      "r"(bytes)
-      : "memory");
-}
-
-__device__ __forceinline__ bool barrier_try_wait(std::uint32_t barrier,
-                                                 std::uint32_t parity) {
+__device__ __forceinline__ bool barrier_try_wait(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done;
-  asm volatile("{\n.reg .pred p;\n"
-               "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-               "selp.u32 %0, 1, 0, p;\n}\n"
-               : "=r"(done)
-               : "r"(barrier), "r"(parity)
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
   return done != 0;
 }
 
 // Returns once the phase of this parity has completed; a fresh barrier counts
 // as having completed parity 1.
-__device__ __forceinline__ void barrier_wait(std::uint32_t barrier,
-                                             std::uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   while (!barrier_try_wait(barrier, parity)) {
   }
 }
 
+// True in one lane of a fully converged warp.
+__device__ __forceinline__ bool elect_one() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xFFFFFFFF;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // --- TMA
-// --------------------------------------------------------------------------------------------------------------
 
 // L2 policy words as CUTLASS spells them: the cache is read once a step, so its
 // lines may leave L2 first.
 inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull;
 
-__device__ __forceinline__ void
-tma_prefetch_descriptor(const CUtensorMap *map) {
+__device__ __forceinline__ void tma_prefetch_descriptor(const CUtensorMap *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ __forceinline__ void
-tma_load_4d(std::uint32_t dst, const CUtensorMap *map, int c0, int c1, int c2,
-            int c3, std::uint32_t barrier, std::uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::"
-               "complete_tx::bytes.L2::cache_hint "
-               "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(dst),
-               "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier),
-               "l"(policy)
-               : "memory");
+__device__ __forceinline__ void tma_load_4d(std::uint32_t dst, const CUtensorMap *map, int c0,
+                                            int c1, int c2, int c3, std::uint32_t barrier,
+                                            std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::"
+      "complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(dst),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "l"(policy)
+      : "memory");
 }
 
-__device__ __forceinline__ void
-tma_load_3d(std::uint32_t dst, const CUtensorMap *map, int c0, int c1, int c2,
-            std::uint32_t barrier, std::uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::"
-               "complete_tx::bytes.L2::cache_hint "
-               "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(dst),
-               "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
-               : "memory");
+__device__ __forceinline__ void tma_load_3d(std::uint32_t dst, const CUtensorMap *map, int c0,
+                                            int c1, int c2, std::uint32_t barrier,
+                                            std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::"
+      "complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(dst),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
+      : "memory");
 }
 
 // --- Ampere-style copies of the query
-// ---------------------------------------------------------------------------------
 
 // Copies 16 bytes, or writes 16 zero bytes when `valid` is false (the source is
 // then not read).
-__device__ __forceinline__ void copy_async_16(std::uint32_t dst,
-                                              const void *src, bool valid) {
+__device__ __forceinline__ void copy_async_16(std::uint32_t dst, const void *src, bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst),
-               "l"(src), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
                : "memory");
 }
 
@@ -110,7 +109,6 @@ __device__ __forceinline__ void copy_async_wait_all() {
 }
 
 // --- Proxies, registers, dependent launches
-// ----------------------------------------------------------------------------
 
 // Makes this thread's generic shared-memory writes visible to wgmma and TMA;
 // before the arrive that publishes them.
@@ -118,10 +116,12 @@ __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-template <int kRegisters> __device__ __forceinline__ void shrink_registers() {
+template <int kRegisters>
+__device__ __forceinline__ void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
-template <int kRegisters> __device__ __forceinline__ void grow_registers() {
+template <int kRegisters>
+__device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
@@ -133,34 +133,26 @@ __device__ __forceinline__ void allow_dependent_grid() {
 }
 
 // --- Matrix fragments
-// --------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void load_matrix_x4(std::uint32_t (&r)[4],
-                                               std::uint32_t address) {
-  asm volatile(
-      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-      : "r"(address)
-      : "memory");
+__device__ __forceinline__ void load_matrix_x4(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
 }
 
-__device__ __forceinline__ void load_matrix_x4_trans(std::uint32_t (&r)[4],
-                                                     std::uint32_t address) {
-  asm volatile(
-      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-      : "r"(address)
-      : "memory");
+__device__ __forceinline__ void load_matrix_x4_trans(std::uint32_t (&r)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
 }
 
-__device__ __forceinline__ void
-store_matrix_x4(std::uint32_t address, std::uint32_t a, std::uint32_t b,
-                std::uint32_t c, std::uint32_t d) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-          address),
-      "r"(a), "r"(b), "r"(c), "r"(d)
-      : "memory");
+__device__ __forceinline__ void store_matrix_x4(std::uint32_t address, std::uint32_t a,
+                                                std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
 }
 
 __device__ __forceinline__ float4 load_shared_float4(std::uint32_t address) {
@@ -173,7 +165,6 @@ __device__ __forceinline__ float4 load_shared_float4(std::uint32_t address) {
 }
 
 // --- Arithmetic
-// ---------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -182,8 +173,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 }
 
 // Four e4m3 codes, `a` in the lowest byte; round to nearest even, saturating.
-__device__ __forceinline__ std::uint32_t pack_e4m3x4(float a, float b, float c,
-                                                     float d) {
+__device__ __forceinline__ std::uint32_t pack_e4m3x4(float a, float b, float c, float d) {
   std::uint32_t r;
   asm("{\n.reg .b16 lo, hi;\n"
       "cvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;\n"
@@ -209,8 +199,8 @@ __device__ __forceinline__ std::uint32_t pack_bf16x2(float a, float b) {
 }
 
 // Four e4m3 codes to two pairs of f16; exact.
-__device__ __forceinline__ void
-unpack_e4m3x4(std::uint32_t codes, std::uint32_t &low, std::uint32_t &high) {
+__device__ __forceinline__ void unpack_e4m3x4(std::uint32_t codes, std::uint32_t &low,
+                                              std::uint32_t &high) {
   asm("{\n.reg .b16 lo, hi;\n"
       "mov.b32 {lo, hi}, %2;\n"
       "cvt.rn.f16x2.e4m3x2 %0, lo;\n"
@@ -219,4 +209,4 @@ unpack_e4m3x4(std::uint32_t codes, std::uint32_t &low, std::uint32_t &high) {
       : "r"(codes));
 }
 
-} // namespace mladcp::sm90
+}  // namespace mladcp::sm90

@@ -17,12 +17,10 @@ enum class Swizzle : std::uint32_t { k128Bytes = 1, k64Bytes = 2 };
 // K-major tile whose rows are exactly one swizzle span (128 or 64 bytes) and
 // whose 8-row groups are dense. One k step of 32 bytes inside a row is +2, one
 // further 8-row group is never needed.
-__device__ __forceinline__ std::uint64_t
-matrix_descriptor(std::uint32_t address, Swizzle swizzle) {
+__device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address, Swizzle swizzle) {
   const std::uint64_t group_bytes = swizzle == Swizzle::k128Bytes ? 1024 : 512;
   return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) | (1ull << 16) |
-         ((group_bytes >> 4) << 32) |
-         (static_cast<std::uint64_t>(swizzle) << 62);
+         ((group_bytes >> 4) << 32) | (static_cast<std::uint64_t>(swizzle) << 62);
 }
 
 __device__ __forceinline__ void wgmma_fence() {
@@ -31,68 +29,67 @@ __device__ __forceinline__ void wgmma_fence() {
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-template <int kPending> __device__ __forceinline__ void wgmma_wait() {
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
 // Keeps the compiler from reading accumulators before the wait that precedes
 // this call.
-template <int kCount> __device__ __forceinline__ void pin(float (&d)[kCount]) {
+template <int kCount>
+__device__ __forceinline__ void pin(float (&d)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i)
-    asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-#define MLADCP_ACC8(d, i)                                                      \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),  \
-      "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define MLADCP_ACC8(d, i)                                                                     \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
 #define MLADCP_ACC16(d, i) MLADCP_ACC8(d, i), MLADCP_ACC8(d, i + 8)
 #define MLADCP_ACC32(d, i) MLADCP_ACC16(d, i), MLADCP_ACC16(d, i + 16)
 #define MLADCP_D8 "{%0, %1, %2, %3, %4, %5, %6, %7}"
-#define MLADCP_D16                                                             \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
-#define MLADCP_D32                                                             \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "    \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, "                              \
+#define MLADCP_D16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define MLADCP_D32                                                          \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, "                           \
   "%25, %26, %27, %28, %29, %30, %31}"
 
 // A in registers. `accumulate` false overwrites d.
-#define MLADCP_WGMMA_RS(NAME, N, SHAPE, TAIL, D, ACC, A0, A1, A2, A3, B, P)    \
-  __device__ __forceinline__ void NAME(float(&d)[N / 2],                       \
-                                       const std::uint32_t(&a)[4],             \
-                                       std::uint64_t b, bool accumulate) {     \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"               \
-                 "wgmma.mma_async.sync.aligned." SHAPE " " D ", {%" A0         \
-                 ", %" A1 ", %" A2 ", %" A3 "}, %" B ", p, 1, 1" TAIL ";\n}\n" \
-                 : ACC                                                         \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),         \
-                   "r"(static_cast<int>(accumulate)));                         \
+#define MLADCP_WGMMA_RS(NAME, N, SHAPE, TAIL, D, ACC, A0, A1, A2, A3, B, P)                       \
+  __device__ __forceinline__ void NAME(float(&d)[N / 2], const std::uint32_t(&a)[4],              \
+                                       std::uint64_t b, bool accumulate) {                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P                                           \
+                 ", 0;\n"                                                                         \
+                 "wgmma.mma_async.sync.aligned." SHAPE " " D ", {%" A0 ", %" A1 ", %" A2 ", %" A3 \
+                 "}, %" B ", p, 1, 1" TAIL ";\n}\n"                                               \
+                 : ACC                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                            \
+                   "r"(static_cast<int>(accumulate)));                                            \
   }
 
-MLADCP_WGMMA_RS(wgmma_e4m3, 16, "m64n16k32.f32.e4m3.e4m3", "", MLADCP_D8,
-                MLADCP_ACC8(d, 0), "8", "9", "10", "11", "12", "13")
-MLADCP_WGMMA_RS(wgmma_e4m3, 32, "m64n32k32.f32.e4m3.e4m3", "", MLADCP_D16,
-                MLADCP_ACC16(d, 0), "16", "17", "18", "19", "20", "21")
-MLADCP_WGMMA_RS(wgmma_e4m3, 64, "m64n64k32.f32.e4m3.e4m3", "", MLADCP_D32,
-                MLADCP_ACC32(d, 0), "32", "33", "34", "35", "36", "37")
-MLADCP_WGMMA_RS(wgmma_f16, 16, "m64n16k16.f32.f16.f16", ", 0", MLADCP_D8,
-                MLADCP_ACC8(d, 0), "8", "9", "10", "11", "12", "13")
-MLADCP_WGMMA_RS(wgmma_f16, 32, "m64n32k16.f32.f16.f16", ", 0", MLADCP_D16,
-                MLADCP_ACC16(d, 0), "16", "17", "18", "19", "20", "21")
-MLADCP_WGMMA_RS(wgmma_f16, 64, "m64n64k16.f32.f16.f16", ", 0", MLADCP_D32,
-                MLADCP_ACC32(d, 0), "32", "33", "34", "35", "36", "37")
+MLADCP_WGMMA_RS(wgmma_e4m3, 16, "m64n16k32.f32.e4m3.e4m3", "", MLADCP_D8, MLADCP_ACC8(d, 0), "8",
+                "9", "10", "11", "12", "13")
+MLADCP_WGMMA_RS(wgmma_e4m3, 32, "m64n32k32.f32.e4m3.e4m3", "", MLADCP_D16, MLADCP_ACC16(d, 0), "16",
+                "17", "18", "19", "20", "21")
+MLADCP_WGMMA_RS(wgmma_e4m3, 64, "m64n64k32.f32.e4m3.e4m3", "", MLADCP_D32, MLADCP_ACC32(d, 0), "32",
+                "33", "34", "35", "36", "37")
+MLADCP_WGMMA_RS(wgmma_f16, 16, "m64n16k16.f32.f16.f16", ", 0", MLADCP_D8, MLADCP_ACC8(d, 0), "8",
+                "9", "10", "11", "12", "13")
+MLADCP_WGMMA_RS(wgmma_f16, 32, "m64n32k16.f32.f16.f16", ", 0", MLADCP_D16, MLADCP_ACC16(d, 0), "16",
+                "17", "18", "19", "20", "21")
+MLADCP_WGMMA_RS(wgmma_f16, 64, "m64n64k16.f32.f16.f16", ", 0", MLADCP_D32, MLADCP_ACC32(d, 0), "32",
+                "33", "34", "35", "36", "37")
 
 #undef MLADCP_WGMMA_RS
 
 // A in shared memory.
-__device__ __forceinline__ void wgmma_e4m3(float (&d)[32], std::uint64_t a,
-                                           std::uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[32], std::uint64_t a, std::uint64_t b,
+                                           bool accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " MLADCP_D32
-      ", %32, %33, p, 1, 1;\n}\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " MLADCP_D32 ", %32, %33, p, 1, 1;\n}\n"
       : MLADCP_ACC32(d, 0)
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-} // namespace mladcp::sm90
+}  // namespace mladcp::sm90

@@ -1,0 +1,296 @@
+// Warpgroups 1 and 2: O^T = V^T P^T, and the rows of O to memory.
+//
+// V^T is the register operand: ldmatrix.trans reads two bytes wide, so a register holds {key 2t:
+// dims 2g, 2g+1; key 2t+1: dims 2g, 2g+1} of 8 keys, and byte permutes (e4m3) or conversions (f16)
+// make the fragment of it. No transposed copy of V exists. Of an m64 tile at dims d0 = 64 mt + 16
+// w, fragment row g is dim d0 + 2g and row 8 + g is dim d0 + 2g + 1; column n is tile row n of the
+// query.
+#pragma once
+
+#include "kernels/decode/sm90_common/wgmma.cuh"
+#include "kernels/decode/sm90_fp8/shared.cuh"
+
+namespace mladcp::sm90_fp8 {
+
+inline constexpr int kDimTiles = 4;  // m64 tiles of one warpgroup, which owns 256 of the 512 dims
+
+// threadIdx.x, read again where it is needed: a register that lives through the loop costs a spill.
+__device__ __forceinline__ int thread_index() {
+  int tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
+
+// Loads the raw V bytes of keys 32 * half + 0..31 for a dim tile. `page` is where this lane's key
+// (its lane number) has its 16 bytes for dim tile 0; chunk 4 + w of a row lies 64 bytes across from
+// chunk w under the swizzle. Keys at or beyond `keys` read zeros instead: whatever the cache holds
+// there must not meet a weight of 0, because 0 * NaN is NaN.
+template <class C>
+__device__ __forceinline__ void load_values(std::uint32_t (&raw)[4], const Shared<C>& shared,
+                                            std::uint32_t page, int dim_tile, int half, int keys) {
+  std::uint32_t address = (dim_tile & 1 ? page ^ 64 : page) +
+                          (dim_tile >> 1) * (kPageKeys * kLatentChunk) + half * (32 * kLatentChunk);
+  if (keys < kPageKeys) {
+    if ((thread_index() & 31) + 32 * half >= keys) address = shared.zero();
+  }
+  sm90::load_matrix_x4_trans(raw, address);
+}
+
+// The A fragments of a dim tile for 32 keys: one e4m3 step.
+__device__ __forceinline__ void make_e4m3_fragment(std::uint32_t (&a)[4],
+                                                   const std::uint32_t (&r)[4]) {
+  a[0] = __byte_perm(r[0], r[1], 0x6420);
+  a[1] = __byte_perm(r[0], r[1], 0x7531);
+  a[2] = __byte_perm(r[2], r[3], 0x6420);
+  a[3] = __byte_perm(r[2], r[3], 0x7531);
+}
+
+// The A fragments of a dim tile for 32 keys: two f16 steps.
+__device__ __forceinline__ void make_f16_fragments(std::uint32_t (&a)[2][4],
+                                                   const std::uint32_t (&r)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sm90::unpack_e4m3x4(__byte_perm(r[i], 0, 0x3120), a[i >> 1][(i & 1) * 2],
+                        a[i >> 1][(i & 1) * 2 + 1]);
+  }
+}
+
+__device__ __forceinline__ bool any_rescaled(std::uint32_t flags) {
+  int f[4];
+  asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+               : "r"(flags)
+               : "memory");
+  return (f[0] | f[1] | f[2] | f[3]) != 0;
+}
+
+// o = o * alpha + addend, column by column.
+template <int kRegs>
+__device__ __forceinline__ void rescale_add(float (&o)[kRegs], const float (&addend)[kRegs],
+                                            std::uint32_t alpha) {
+  alpha += 4 * kAlphaStride * (thread_index() & 3);
+#pragma unroll
+  for (int j = 0; j < kRegs / 4; j += 2) {
+    const float4 f = sm90::load_shared_float4(alpha + 8 * j);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int i = 4 * j + 2 * h;
+      o[i] = fmaf(o[i], f.x, addend[i]);
+      o[i + 1] = fmaf(o[i + 1], f.y, addend[i + 1]);
+      o[i + 4] = fmaf(o[i + 4], f.z, addend[i + 4]);
+      o[i + 5] = fmaf(o[i + 5], f.w, addend[i + 5]);
+    }
+  }
+}
+
+template <int kRegs>
+__device__ __forceinline__ void rescale(float (&o)[kRegs], std::uint32_t alpha) {
+  alpha += 4 * kAlphaStride * (thread_index() & 3);
+#pragma unroll
+  for (int j = 0; j < kRegs / 4; j += 2) {
+    const float4 f = sm90::load_shared_float4(alpha + 8 * j);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int i = 4 * j + 2 * h;
+      o[i] *= f.x;
+      o[i + 1] *= f.y;
+      o[i + 4] *= f.z;
+      o[i + 5] *= f.w;
+    }
+  }
+}
+
+// Writes this warpgroup's half of every row: 8 lanes together fill 32 bytes (bf16) or 64 (fp32).
+template <class C>
+__device__ __forceinline__ void store_rows(const Shared<C>& shared,
+                                           const float (&o)[kDimTiles][C::kRows / 2]) {
+  const int thread = thread_index() - 128;
+  const int dim0 = 256 * (thread >> 7) + 16 * ((thread >> 5) & 3) + 2 * ((thread & 31) >> 2);
+  const int t = thread & 3;
+#pragma unroll
+  for (int j = 0; j < C::kRows / 8; ++j) {
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      const int n = 8 * j + 2 * t + b;
+      std::uint64_t target;
+      float scale;
+      asm volatile("ld.shared.u64 %0, [%1];"
+                   : "=l"(target)
+                   : "r"(shared.row_target() + 8 * n)
+                   : "memory");
+      asm volatile("ld.shared.f32 %0, [%1];"
+                   : "=f"(scale)
+                   : "r"(shared.row_scale() + 4 * n)
+                   : "memory");
+      if (target & 1) {
+        float* row = reinterpret_cast<float*>(target - 1) + dim0;
+#pragma unroll
+        for (int mt = 0; mt < kDimTiles; ++mt) {
+          *reinterpret_cast<float2*>(row + 64 * mt) =
+              make_float2(o[mt][4 * j + b] * scale, o[mt][4 * j + 2 + b] * scale);
+        }
+      } else if (target != 0) {
+        std::uint16_t* row = reinterpret_cast<std::uint16_t*>(target) + dim0;
+#pragma unroll
+        for (int mt = 0; mt < kDimTiles; ++mt) {
+          *reinterpret_cast<std::uint32_t*>(row + 64 * mt) =
+              sm90::pack_bf16x2(o[mt][4 * j + b] * scale, o[mt][4 * j + 2 + b] * scale);
+        }
+      }
+    }
+  }
+}
+
+// One page with e4m3 weights: each dim tile is multiplied into a temporary and added to O in fp32.
+// On entry `a` holds the fragments of the page's first dim tile, on exit those of the next page's.
+template <class C>
+__device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kRows / 2],
+                                                     float (&product)[C::kRows / 2],
+                                                     std::uint32_t (&a)[2][4],
+                                                     const Shared<C>& shared, std::uint32_t& page,
+                                                     RingCursor<C::kStages>& page_at, int prob_slot,
+                                                     int keys) {
+  const std::uint64_t weights =
+      sm90::matrix_descriptor(shared.prob(prob_slot), sm90::Swizzle::k64Bytes);
+  const bool rescaled = any_rescaled(shared.rescaled(prob_slot));
+#pragma unroll
+  for (int mt = 0; mt < kDimTiles; ++mt) {
+    sm90::wgmma_fence();
+    sm90::wgmma_e4m3(product, a[0], weights, false);
+    sm90::wgmma_e4m3(product, a[1], weights + 2, true);
+    sm90::wgmma_commit();
+    if (mt == kDimTiles - 1) {
+      __syncwarp();
+      if (sm90::elect_one()) sm90::barrier_arrive(shared.page_empty(page_at.slot()));
+      page_at.advance();
+      page += page_at.slot() == 0 ? kPageBytes - C::kStages * kPageBytes : kPageBytes;
+      if (keys > kPageKeys) sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+    }
+    sm90::wgmma_wait<0>();
+    sm90::pin(product);
+    // The next tile's loads go first, so that their latency lies under the additions.
+    std::uint32_t raw[2][4];
+    const int next_tile = (mt + 1) % kDimTiles;
+    const int tile_keys = mt == kDimTiles - 1 ? keys - kPageKeys : keys;
+    load_values(raw[0], shared, page, next_tile, 0, tile_keys);
+    load_values(raw[1], shared, page, next_tile, 1, tile_keys);
+    if (rescaled) {
+      rescale_add(o[mt], product, shared.alpha(prob_slot));
+    } else {
+#pragma unroll
+      for (int i = 0; i < C::kRows / 2; ++i) {
+        asm volatile("add.f32 %0, %0, %1;" : "+f"(o[mt][i]) : "f"(product[i]));
+      }
+    }
+    if (mt == kDimTiles - 1) {
+      __syncwarp();
+      if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_empty(prob_slot));
+    }
+    make_e4m3_fragment(a[0], raw[0]);
+    make_e4m3_fragment(a[1], raw[1]);
+  }
+}
+
+// One page with f16 weights, in place. On entry `a[0]` holds the fragments of the page's first 32
+// keys and first dim tile, on exit those of the next page's.
+template <class C>
+__device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRows / 2],
+                                                    std::uint32_t (&a)[2][2][4],
+                                                    const Shared<C>& shared, std::uint32_t& page,
+                                                    RingCursor<C::kStages>& page_at, int prob_slot,
+                                                    int keys) {
+  const std::uint64_t weights =
+      sm90::matrix_descriptor(shared.prob(prob_slot), sm90::Swizzle::k128Bytes);
+  if (any_rescaled(shared.rescaled(prob_slot))) {
+#pragma unroll
+    for (int mt = 0; mt < kDimTiles; ++mt) rescale(o[mt], shared.alpha(prob_slot));
+  }
+#pragma unroll
+  for (int x = 0; x < 2 * kDimTiles; ++x) {
+    const int mt = x >> 1;
+    const int half = x & 1;
+    sm90::wgmma_fence();
+    sm90::wgmma_f16(o[mt], a[half][0], weights + 4 * half, true);
+    sm90::wgmma_f16(o[mt], a[half][1], weights + 4 * half + 2, true);
+    sm90::wgmma_commit();
+    int next_tile_keys = keys;
+    if (x == 2 * kDimTiles - 1) {
+      page_at.advance();
+      page += page_at.slot() == 0 ? kPageBytes - C::kStages * kPageBytes : kPageBytes;
+      if (keys > kPageKeys) sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+      next_tile_keys = keys - kPageKeys;
+    }
+    sm90::wgmma_wait<1>();
+    std::uint32_t raw[4];
+    const int next = (x + 1) % (2 * kDimTiles);
+    load_values(raw, shared, page, next >> 1, next & 1, next_tile_keys);
+    make_f16_fragments(a[(x + 1) & 1], raw);
+    if (x == 2 * kDimTiles - 2) {
+      __syncwarp();
+      if (sm90::elect_one()) sm90::barrier_arrive(shared.page_empty(page_at.slot()));
+    }
+  }
+  sm90::wgmma_wait<0>();
+#pragma unroll
+  for (int mt = 0; mt < kDimTiles; ++mt) sm90::pin(o[mt]);
+  __syncwarp();
+  if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_empty(prob_slot));
+}
+
+template <class C>
+__device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int half) {
+  const int lane = threadIdx.x & 31;
+  const int warp = __shfl_sync(~0U, (threadIdx.x >> 5) & 3, 0);
+  std::uint32_t page =
+      shared.stage(0) + half * (2 * kPageKeys * kLatentChunk) + swizzled_128(lane, warp);
+
+  PieceCursor piece_at;
+  RingCursor<C::kStages> page_at;
+  WeightsCursor weights_at;
+  Piece piece;
+  while (next_piece(shared, piece_at, piece)) {
+    float o[kDimTiles][C::kRows / 2];
+#pragma unroll
+    for (int mt = 0; mt < kDimTiles; ++mt) {
+#pragma unroll
+      for (int i = 0; i < C::kRows / 2; ++i) o[mt][i] = 0.0F;
+    }
+    if (piece.num_pages > 0) {
+      sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+      // Keys left in the piece; the last page may be partly filled.
+      int keys = min(piece.num_keys, piece.num_pages * kPageKeys);
+      std::uint32_t raw[4];
+      if constexpr (C::kPvF16) {
+        std::uint32_t a[2][2][4];
+        load_values(raw, shared, page, 0, 0, keys);
+        make_f16_fragments(a[0], raw);
+        for (; keys > 0; keys -= kPageKeys) {
+          sm90::barrier_wait(shared.prob_full(weights_at.slot()), weights_at.parity());
+          accumulate_page_f16<C>(o, a, shared, page, page_at, weights_at.slot(), keys);
+          weights_at.advance();
+        }
+      } else {
+        std::uint32_t a[2][4];
+        float product[C::kRows / 2];
+#pragma unroll
+        for (int i = 0; i < C::kRows / 2; ++i) product[i] = 0.0F;
+        load_values(raw, shared, page, 0, 0, keys);
+        make_e4m3_fragment(a[0], raw);
+        load_values(raw, shared, page, 0, 1, keys);
+        make_e4m3_fragment(a[1], raw);
+        for (; keys > 0; keys -= kPageKeys) {
+          sm90::barrier_wait(shared.prob_full(weights_at.slot()), weights_at.parity());
+          accumulate_page_e4m3<C>(o, product, a, shared, page, page_at, weights_at.slot(), keys);
+          weights_at.advance();
+        }
+      }
+    }
+    // One set of sums a piece; the cursor already stands on the next.
+    sm90::barrier_wait(shared.sums_full(), (piece_at.count - 1) & 1);
+    store_rows<C>(shared, o);
+    __syncwarp();
+    if (sm90::elect_one()) sm90::barrier_arrive(shared.sums_empty());
+  }
+}
+
+}  // namespace mladcp::sm90_fp8

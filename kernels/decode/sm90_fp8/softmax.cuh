@@ -1,0 +1,302 @@
+// Warpgroup 0: S = Q K^T by wgmma, the online softmax, and P into shared memory.
+//
+// Thread (warp w, g = lane / 4, t = lane % 4) holds rows 16w + g and 16w + 8 + g of S, keys 8j + 2t
+// + b in registers s[4j + 2h + b] (h picks the row).
+#pragma once
+
+#include "kernels/decode/sm90_common/wgmma.cuh"
+#include "kernels/decode/sm90_fp8/shared.cuh"
+
+namespace mladcp::sm90_fp8 {
+
+inline constexpr float kLog2E = 1.4426950408889634F;
+inline constexpr float kLn2 = 0.6931471805599453F;
+// Larger than any reference: the first finite maximum always moves it.
+inline constexpr float kUnsetReference = 1e30F;
+
+// One row of the tile, as one thread sees it. Weights are exp2(s * scale + reference).
+struct RowState {
+  float reference;
+  float sum;  // over this thread's keys, unquantised
+};
+
+// S = Q K^T for the page in `stage`; leaves the batch committed.
+template <class C>
+__device__ __forceinline__ void issue_scores(float (&s)[32],
+                                             const std::uint32_t (&q)[C::kQueryRegisterSteps][4],
+                                             const Shared<C>& shared, int stage) {
+  using sm90::Swizzle;
+  const std::uint32_t page = shared.stage(stage);
+  const std::uint64_t key_latent = sm90::matrix_descriptor(page, Swizzle::k128Bytes);
+  const std::uint64_t key_rope = sm90::matrix_descriptor(page + kRopeTileOffset, Swizzle::k64Bytes);
+  const std::uint64_t query_latent = sm90::matrix_descriptor(shared.query(), Swizzle::k128Bytes);
+  const std::uint64_t query_rope =
+      sm90::matrix_descriptor(shared.query() + C::kQueryRopeTile, Swizzle::k64Bytes);
+  sm90::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kQkSteps; ++k) {
+    // 4 steps a latent tile of 8 KiB (512 descriptor units), 2 units a step.
+    const std::uint64_t key =
+        k < 16 ? key_latent + (k / 4) * 512 + (k % 4) * 2 : key_rope + (k - 16) * 2;
+    if (k < C::kQueryRegisterSteps) {
+      sm90::wgmma_e4m3(s, q[k < C::kQueryRegisterSteps ? k : 0], key, k > 0);
+    } else {
+      const std::uint64_t query =
+          k < 16 ? query_latent + (k / 4) * 512 + (k % 4) * 2 : query_rope + (k - 16) * 2;
+      sm90::wgmma_e4m3(s, query, key, true);
+    }
+  }
+  sm90::wgmma_commit();
+}
+
+// Hides keys at or beyond the rows' limits, counted from the page's first key.
+__device__ __forceinline__ void mask_scores(float (&s)[32], int limit0, int limit1, int t) {
+  constexpr float kHidden = -__builtin_huge_valf();
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int b = 0; b < 2; ++b) {
+      const int key = 8 * j + 2 * t + b;
+      if (key >= limit0) s[4 * j + b] = kHidden;
+      if (key >= limit1) s[4 * j + 2 + b] = kHidden;
+    }
+  }
+}
+
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0U, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0U, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0U, x, 1);
+  return x + __shfl_xor_sync(~0U, x, 2);
+}
+
+// Moves a row's reference to its new maximum where that outgrew it; returns the factor for what was
+// accumulated before, 1 where nothing moved. A row decides for itself, so its bits do not depend on
+// its neighbours.
+template <class C>
+__device__ __forceinline__ float follow_maximum(RowState& row, float maximum, float scale) {
+  if (!(fmaf(maximum, scale, row.reference) > C::kOffset + C::kTau)) return 1.0F;
+  const float reference = fmaf(-maximum, scale, C::kOffset);
+  const float alpha = sm90::exp2_approx(reference - row.reference);
+  row.reference = reference;
+  row.sum *= alpha;
+  return alpha;
+}
+
+// Turns scores into weights in place. Returns whether any row of this warp moved its reference.
+template <class C>
+__device__ __forceinline__ bool softmax_page(float (&s)[32], RowState& row0, RowState& row1,
+                                             float scale, float& alpha0, float& alpha1) {
+  float max0 = fmaxf(s[0], s[1]);
+  float max1 = fmaxf(s[2], s[3]);
+#pragma unroll
+  for (int j = 1; j < 8; ++j) {
+    max0 = fmaxf(max0, fmaxf(s[4 * j], s[4 * j + 1]));
+    max1 = fmaxf(max1, fmaxf(s[4 * j + 2], s[4 * j + 3]));
+  }
+  constexpr float kTop = C::kOffset + C::kTau;
+  const bool outgrown =
+      fmaf(max0, scale, row0.reference) > kTop || fmaf(max1, scale, row1.reference) > kTop;
+  const bool rescale = __any_sync(~0U, outgrown);
+  alpha0 = 1.0F;
+  alpha1 = 1.0F;
+  if (rescale) {
+    alpha0 = follow_maximum<C>(row0, quad_max(max0), scale);
+    alpha1 = follow_maximum<C>(row1, quad_max(max1), scale);
+  }
+  float sum0 = 0.0F;
+  float sum1 = 0.0F;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    s[4 * j] = sm90::exp2_approx(fmaf(s[4 * j], scale, row0.reference));
+    s[4 * j + 1] = sm90::exp2_approx(fmaf(s[4 * j + 1], scale, row0.reference));
+    s[4 * j + 2] = sm90::exp2_approx(fmaf(s[4 * j + 2], scale, row1.reference));
+    s[4 * j + 3] = sm90::exp2_approx(fmaf(s[4 * j + 3], scale, row1.reference));
+    sum0 += s[4 * j] + s[4 * j + 1];
+    sum1 += s[4 * j + 2] + s[4 * j + 3];
+  }
+  row0.sum += sum0;
+  row1.sum += sum1;
+  return rescale;
+}
+
+// Writes this warp's 16 rows of P. The e4m3 tile is [rows][64 B] with the keys of every 16 in the
+// order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, which is the order the V fragments come in; the f16
+// tile is [rows][128 B] with keys in order.
+template <class C>
+__device__ __forceinline__ void store_weights(std::uint32_t tile, const float (&s)[32], int warp,
+                                              int lane) {
+  const int row = 16 * warp + (lane & 7);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = row + 8 * h;
+    if constexpr (C::kPvF16) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* v = s + 16 * half + 2 * h;
+        sm90::store_matrix_x4(tile + swizzled_128(r, 4 * half + (lane >> 3)),
+                              sm90::pack_f16x2(v[0], v[1]), sm90::pack_f16x2(v[4], v[5]),
+                              sm90::pack_f16x2(v[8], v[9]), sm90::pack_f16x2(v[12], v[13]));
+      }
+    } else {
+      std::uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* v = s + 8 * i + 2 * h;
+        word[i] = sm90::pack_e4m3x4(v[0], v[1], v[4], v[5]);
+      }
+      sm90::store_matrix_x4(tile + swizzled_64(r, lane >> 3), word[0], word[1], word[2], word[3]);
+    }
+  }
+}
+
+// Where the factor of tile row n lies, so that a PV thread reads its 2 heads of each 8 as vectors.
+__device__ __forceinline__ int alpha_index(int n) {
+  return ((n & 7) >> 1) * kAlphaStride + 2 * (n >> 3) + (n & 1);
+}
+
+// Sums, scales, addresses and LSE of one row when its piece has ended.
+template <class C>
+__device__ __forceinline__ void finish_row(const DecodeParams& p, const Shared<C>& shared,
+                                           const Piece& piece, int tile, int n, float sum,
+                                           float reference) {
+  const bool seen = sum > 0.0F;
+  const float scale = seen ? __fdividef(p.output_scale, sum) : 0.0F;
+  const float lse = seen ? __logf(sum) - reference * kLn2 : -__builtin_huge_valf();
+  // Where the row goes, with bit 0 set when that is a partial (fp32); 0 for rows that do not exist.
+  std::uint64_t target = 0;
+  if (n < piece.num_rows) {
+    const int index = tile * C::kRows + n;
+    if (piece.split >= 0) {
+      const std::int64_t row =
+          static_cast<std::int64_t>(piece.split) * p.max_rows_per_request * p.num_heads + index;
+      target = reinterpret_cast<std::uint64_t>(p.partial_out + row * kDecodeLatentRank) | 1;
+      p.partial_lse[row] = lse;
+    } else {
+      const int token = index / p.num_heads;
+      const int head = index - token * p.num_heads;
+      const std::int64_t t = piece.row_begin + token;
+      target = reinterpret_cast<std::uint64_t>(static_cast<std::uint16_t*>(p.out) +
+                                               t * p.out_row_stride + head * p.out_head_stride);
+      p.lse[t * p.lse_row_stride + head * p.lse_head_stride] = lse;
+    }
+  }
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared.row_scale() + 4 * n), "f"(scale) : "memory");
+  asm volatile("st.shared.u64 [%0], %1;" ::"r"(shared.row_target() + 8 * n), "l"(target)
+               : "memory");
+}
+
+template <class C>
+__device__ __forceinline__ int visible_keys(const DecodeParams& p, const Piece& piece, int tile,
+                                            int n) {
+  // Rows that do not exist see everything: their scores are 0, and nobody reads their output.
+  if (n >= piece.num_rows) return piece.num_keys;
+  const int token = (tile * C::kRows + n) / p.num_heads;
+  return p.visible[piece.row_begin + token] - piece.first_key;
+}
+
+template <class C>
+__device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& shared, int tile) {
+  const int lane = threadIdx.x & 31;
+  const int warp = __shfl_sync(~0U, (threadIdx.x >> 5) & 3, 0);
+  const int g = lane >> 2;
+  const int t = lane & 3;
+  const int n0 = 16 * warp + g;
+  const bool active = warp < C::kSoftmaxWarps;
+  const float scale = p.logit_scale * kLog2E;
+
+  PieceCursor piece_at;
+  SingleCursor query_at;
+  SingleCursor sums_at;
+  RingCursor<C::kStages> page_at;
+  WeightsCursor prob_at;
+  Piece piece;
+  while (next_piece(shared, piece_at, piece)) {
+    RowState row0{kUnsetReference, 0.0F};
+    RowState row1{kUnsetReference, 0.0F};
+    if (piece.num_pages > 0) {
+      int limit0 = active ? visible_keys<C>(p, piece, tile, n0) : 0;
+      int limit1 = active ? visible_keys<C>(p, piece, tile, n0 + 8) : 0;
+      const int clean_keys = __reduce_min_sync(~0U, min(limit0, limit1));
+
+      std::uint32_t q[C::kQueryRegisterSteps][4];
+      sm90::barrier_wait(shared.query_full(), query_at.parity());
+      query_at.advance();
+      {
+        // ldmatrix gives the A fragment as it is: rows +0 / +8, then the second 16 bytes of both.
+        const int row = 16 * (active ? warp : 0) + (lane & 15);
+        const int chunk = lane >> 4;
+#pragma unroll
+        for (int k = 0; k < C::kQueryRegisterSteps; ++k) {
+          const std::uint32_t address =
+              k < 16 ? shared.query() + (k / 4) * (C::kRows * 128) +
+                           swizzled_128(row, 2 * (k % 4) + chunk)
+                     : shared.query() + C::kQueryRopeTile + swizzled_64(row, 2 * (k - 16) + chunk);
+          sm90::load_matrix_x4(q[k], address);
+          if (!active) q[k][0] = q[k][1] = q[k][2] = q[k][3] = 0;
+        }
+      }
+      if constexpr (C::kQueryRegisterSteps == kQkSteps) {
+        __syncwarp();
+        if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
+      }
+
+      for (int i = 0; i < piece.num_pages; ++i) {
+        float s[32];
+        sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+        issue_scores<C>(s, q, shared, page_at.slot());
+        page_at.advance();
+        if (active) sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
+        sm90::wgmma_wait<0>();
+        sm90::pin(s);
+        if (active) {
+          const int first = i * kPageKeys;
+          if (first + kPageKeys > clean_keys) mask_scores(s, limit0 - first, limit1 - first, t);
+          float alpha0;
+          float alpha1;
+          const bool rescale = softmax_page<C>(s, row0, row1, scale, alpha0, alpha1);
+          store_weights<C>(shared.prob(prob_at.slot()), s, warp, lane);
+          if (t == 0) {
+            const std::uint32_t alpha = shared.alpha(prob_at.slot());
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(alpha + 4 * alpha_index(n0)), "f"(alpha0)
+                         : "memory");
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(alpha + 4 * alpha_index(n0 + 8)),
+                         "f"(alpha1)
+                         : "memory");
+          }
+          if (lane == 0) {
+            asm volatile(
+                "st.shared.s32 [%0], %1;" ::"r"(shared.rescaled(prob_at.slot()) + 4 * warp),
+                "r"(static_cast<int>(rescale))
+                : "memory");
+          }
+          sm90::fence_proxy_async();
+          __syncwarp();
+          if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_full(prob_at.slot()));
+        }
+        prob_at.advance();
+      }
+      if constexpr (C::kQueryRegisterSteps < kQkSteps) {
+        if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
+      }
+    }
+
+    if (active) {
+      const float sum0 = quad_sum(row0.sum);
+      const float sum1 = quad_sum(row1.sum);
+      sm90::barrier_wait(shared.sums_empty(), sums_at.parity() ^ 1);
+      if (t == 0) {
+        finish_row<C>(p, shared, piece, tile, n0, sum0, row0.reference);
+        finish_row<C>(p, shared, piece, tile, n0 + 8, sum1, row1.reference);
+      }
+      __syncwarp();
+      if (sm90::elect_one()) sm90::barrier_arrive(shared.sums_full());
+    }
+    sums_at.advance();
+  }
+}
+
+}  // namespace mladcp::sm90_fp8
