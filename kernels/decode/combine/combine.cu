@@ -7,7 +7,6 @@
 namespace mladcp {
 namespace {
 
-constexpr int kWarps = 8;
 constexpr int kSlice = 128;  // dims of one warp-wide float4 load
 constexpr int kSlices = kDecodeLatentRank / kSlice;
 
@@ -55,27 +54,6 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-struct Merge {
-  float maximum;  // 0 where all splits are empty
-  float inverse_sum;
-  float lse;
-};
-
-// All lanes of a warp; lse_of(s) gives the LSE of split s.
-template <class LseOf>
-__device__ __forceinline__ Merge merge_lse(int num_splits, LseOf lse_of) {
-  constexpr float kEmpty = -__builtin_huge_valf();
-  const int lane = threadIdx.x & 31;
-  float maximum = kEmpty;
-  for (int s = lane; s < num_splits; s += 32) maximum = fmaxf(maximum, lse_of(s));
-  maximum = warp_max(maximum);
-  if (maximum == kEmpty) return {0.0F, 0.0F, kEmpty};
-  float sum = 0.0F;
-  for (int s = lane; s < num_splits; s += 32) sum += __expf(lse_of(s) - maximum);
-  sum = warp_sum(sum);
-  return {maximum, 1.0F / sum, maximum + __logf(sum)};
-}
-
 __device__ __forceinline__ void add_scaled(float4& a, float w, const float4& v) {
   a.x = fmaf(w, v.x, a.x);
   a.y = fmaf(w, v.y, a.y);
@@ -92,120 +70,147 @@ __device__ __forceinline__ void store_bf16x4(std::uint16_t* out, const float4& v
   reinterpret_cast<std::uint32_t*>(out)[1] = packed.y;
 }
 
-__device__ __forceinline__ std::uint16_t* output_row(const DecodeParams& p, const SplitRequest& r,
-                                                     int row) {
-  const int token = row / p.num_heads;
-  const int head = row - token * p.num_heads;
-  return static_cast<std::uint16_t*>(p.out) + (p.row_begin[r.request] + token) * p.out_row_stride +
-         head * p.out_head_stride;
-}
+// kSplitWarps warps share the splits of one row; a warp takes kSliceCount slices of 128 dims and
+// has kAhead splits in flight.
+template <int kSplitWarps, int kSliceCount, int kAhead>
+struct Shape {
+  static constexpr int kWarps = kSplitWarps > 1 ? kSplitWarps : 8;
+  static constexpr int kRowWarps = kSlices / kSliceCount;    // warps (or CTAs) a row
+  static constexpr int kGroup = kSplitWarps * kAhead;        // splits in flight
+  static constexpr int kLseWords = kSplitWarps > 1 ? 5 : 1;  // LSEs of a chunk in a lane
+  static constexpr int kChunk = 32 * kLseWords;
+  static_assert(kSplitWarps == 1 ? 32 % kAhead == 0 : kSplitWarps == 16 && kChunk % kGroup == 0);
+};
+using Deep = Shape<16, 1, 5>;  // few rows, many splits
+using Medium = Shape<1, 1, 8>;
+using Wide = Shape<1, 4, 2>;  // many rows, two or three splits
 
-__device__ __forceinline__ void store_lse(const DecodeParams& p, const SplitRequest& r, int row,
-                                          float lse) {
-  const int token = row / p.num_heads;
-  const int head = row - token * p.num_heads;
-  p.lse[(p.row_begin[r.request] + token) * p.lse_row_stride + head * p.lse_head_stride] = lse;
-}
-
-// Few rows, many splits: a CTA takes 128 dims of one row, its warps every 8th split.
-__global__ void __launch_bounds__(kWarps * 32)
-    combine_deep_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
-  __shared__ float4 partial_sums[kWarps][32];
+template <class S, int kSplitWarps, int kSliceCount, int kAhead>
+__device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part) {
   allow_dependent_grid();
   const SplitRequest r = find_split_request(p, blockIdx.y, by_part);
-  const int row = blockIdx.x / kSlices;
-  const int slice = blockIdx.x % kSlices;
-  if (r.num_splits < 2 || row >= r.rows) return;
   const int warp = threadIdx.x >> 5;
   const int lane = threadIdx.x & 31;
+  const int unit = kSplitWarps > 1 ? blockIdx.x : blockIdx.x * S::kWarps + warp;
+  const int row = unit / S::kRowWarps;
+  const int slice = unit % S::kRowWarps;
+  if (r.num_splits < 2 || row >= r.rows) {
+    // One block of the grid always waits: otherwise a grid with nothing to merge could complete
+    // before the decode kernel does, and what follows on the stream would overtake that.
+    if (blockIdx.x == 0 && blockIdx.y == 0) wait_for_upstream_grid();
+    return;
+  }
   const std::int64_t rows_per_split =
       static_cast<std::int64_t>(p.max_rows_per_request) * p.num_heads;
   const std::int64_t first_row = r.first_split * rows_per_split + row;
   const float* source = p.partial_out + first_row * kDecodeLatentRank + slice * kSlice + lane * 4;
   const float* lse = p.partial_lse + first_row;
-  const auto lse_of = [&](int s) { return __ldcg(lse + s * rows_per_split); };
-  constexpr int kAhead = 17;  // 132 splits in one go
+  const int share = kSplitWarps > 1 ? warp : 0;  // this warp's splits: share, share + kSplitWarps..
+  constexpr float kEmpty = -__builtin_huge_valf();
   wait_for_upstream_grid();
 
-  float4 value[kAhead];
+  float4 sum[kSliceCount] = {};
+  float maximum = kEmpty;
+  float weight_sum = 0.0F;
+  for (int base = 0; base < r.num_splits; base += S::kChunk) {
+    float word[S::kLseWords];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int s = warp + kWarps * i;
-    if (s < r.num_splits) {
-      value[i] =
-          __ldcg(reinterpret_cast<const float4*>(source + s * rows_per_split * kDecodeLatentRank));
+    for (int k = 0; k < S::kLseWords; ++k) {
+      const int s = base + 32 * k + lane;
+      word[k] = s < r.num_splits ? __ldcg(lse + s * rows_per_split) : kEmpty;
+    }
+#pragma unroll(kSplitWarps > 1 ? S::kChunk / S::kGroup : 1)
+    for (int group = 0; group < S::kChunk; group += S::kGroup) {
+      if (base + group >= r.num_splits) break;
+      float4 value[kAhead][kSliceCount];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int s = base + group + share + kSplitWarps * i;
+        if (s < r.num_splits) {
+#pragma unroll
+          for (int c = 0; c < kSliceCount; ++c) {
+            value[i][c] = __ldcg(reinterpret_cast<const float4*>(
+                source + s * rows_per_split * kDecodeLatentRank + c * kSlice));
+          }
+        }
+      }
+      if (group == 0) {
+        // The chunk's LSEs become weights relative to the maximum so far.
+        float chunk_max = word[0];
+#pragma unroll
+        for (int k = 1; k < S::kLseWords; ++k) chunk_max = fmaxf(chunk_max, word[k]);
+        chunk_max = fmaxf(maximum, warp_max(chunk_max));
+        const float reference = chunk_max == kEmpty ? 0.0F : chunk_max;
+        float chunk_sum = 0.0F;
+#pragma unroll
+        for (int k = 0; k < S::kLseWords; ++k) {
+          word[k] = __expf(word[k] - reference);
+          chunk_sum += word[k];
+        }
+        const float scale = __expf(maximum - reference);
+        weight_sum = weight_sum * scale + warp_sum(chunk_sum);
+        maximum = chunk_max;
+#pragma unroll
+        for (int c = 0; c < kSliceCount; ++c) {
+          sum[c] =
+              make_float4(sum[c].x * scale, sum[c].y * scale, sum[c].z * scale, sum[c].w * scale);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int s = base + group + share + kSplitWarps * i;
+        // Split group + 16 i + share of a chunk is in word (group + 16 i) / 32; with one warp a row
+        // all 32 are in word 0.
+        const float own = kSplitWarps > 1 ? word[(group + 16 * i) / 32] : word[0];
+        const int from = kSplitWarps > 1 ? (group + 16 * i) % 32 + share : group + i;
+        const float w = __shfl_sync(~0U, own, from);
+        if (s < r.num_splits) {
+#pragma unroll
+          for (int c = 0; c < kSliceCount; ++c) {
+            add_scaled(sum[c], w, value[i][c]);
+          }
+        }
+      }
     }
   }
-  const Merge merge = merge_lse(r.num_splits, lse_of);
-  float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
-  const auto add = [&](int s, const float4& v) {
-    const float w = __expf(lse_of(s) - merge.maximum) * merge.inverse_sum;
-    if (w != 0.0F) add_scaled(sum, w, v);
-  };
+
+  if constexpr (kSplitWarps > 1) {
+    __shared__ float4 partial_sums[S::kWarps][32];
+    partial_sums[warp][lane] = sum[0];
+    __syncthreads();
+    if (warp != 0) return;
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int s = warp + kWarps * i;
-    if (s < r.num_splits) add(s, value[i]);
+    for (int w = 1; w < S::kWarps; ++w) add_scaled(sum[0], 1.0F, partial_sums[w][lane]);
   }
-  for (int s = warp + kWarps * kAhead; s < r.num_splits; s += kWarps) {
-    add(s,
-        __ldcg(reinterpret_cast<const float4*>(source + s * rows_per_split * kDecodeLatentRank)));
-  }
-  partial_sums[warp][lane] = sum;
-  __syncthreads();
-  if (warp != 0) return;
+  const float inverse = weight_sum > 0.0F ? 1.0F / weight_sum : 0.0F;
+  const int token = row / p.num_heads;
+  const int head = row - token * p.num_heads;
+  const std::int64_t t = p.row_begin[r.request] + token;
+  std::uint16_t* out = static_cast<std::uint16_t*>(p.out) + t * p.out_row_stride +
+                       head * p.out_head_stride + slice * kSlice + lane * 4;
 #pragma unroll
-  for (int w = 1; w < kWarps; ++w) add_scaled(sum, 1.0F, partial_sums[w][lane]);
-  store_bf16x4(output_row(p, r, row) + slice * kSlice + lane * 4, sum);
-  if (slice == 0 && lane == 0) store_lse(p, r, row, merge.lse);
+  for (int c = 0; c < kSliceCount; ++c) {
+    const float4 v = sum[c];
+    store_bf16x4(out + c * kSlice,
+                 make_float4(v.x * inverse, v.y * inverse, v.z * inverse, v.w * inverse));
+  }
+  if (slice == 0 && lane == 0) {
+    p.lse[t * p.lse_row_stride + head * p.lse_head_stride] =
+        weight_sum > 0.0F ? maximum + __logf(weight_sum) : kEmpty;
+  }
 }
 
-// Many rows, few splits: a warp takes a whole row.
-__global__ void __launch_bounds__(kWarps * 32)
+__global__ void __launch_bounds__(512, 2)
+    combine_deep_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
+  combine_rows<Deep, 16, 1, 5>(p, by_part);
+}
+__global__ void __launch_bounds__(256, 4)
+    combine_medium_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
+  combine_rows<Medium, 1, 1, 8>(p, by_part);
+}
+__global__ void __launch_bounds__(256, 3)
     combine_wide_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
-  allow_dependent_grid();
-  const SplitRequest r = find_split_request(p, blockIdx.y, by_part);
-  const int row = blockIdx.x * kWarps + (threadIdx.x >> 5);
-  const int lane = threadIdx.x & 31;
-  if (r.num_splits < 2 || row >= r.rows) return;
-  const std::int64_t rows_per_split =
-      static_cast<std::int64_t>(p.max_rows_per_request) * p.num_heads;
-  const std::int64_t first_row = r.first_split * rows_per_split + row;
-  const float* source = p.partial_out + first_row * kDecodeLatentRank + lane * 4;
-  const float* lse = p.partial_lse + first_row;
-  const auto lse_of = [&](int s) { return __ldcg(lse + s * rows_per_split); };
-  wait_for_upstream_grid();
-
-  float4 value[2][kSlices];
-  const auto load = [&](int s) {
-#pragma unroll
-    for (int i = 0; i < kSlices; ++i) {
-      value[s & 1][i] = __ldcg(reinterpret_cast<const float4*>(
-          source + s * rows_per_split * kDecodeLatentRank + i * kSlice));
-    }
-  };
-  load(0);
-  load(1);
-  const Merge merge = merge_lse(r.num_splits, lse_of);
-  float4 sum[kSlices] = {};
-  const auto add = [&](int s) {
-    const float w = __expf(lse_of(s) - merge.maximum) * merge.inverse_sum;
-    if (w == 0.0F) return;
-#pragma unroll
-    for (int i = 0; i < kSlices; ++i) add_scaled(sum[i], w, value[s & 1][i]);
-  };
-  for (int s = 0; s < r.num_splits; s += 2) {
-    add(s);
-    if (s + 2 < r.num_splits) load(s + 2);
-    if (s + 1 < r.num_splits) {
-      add(s + 1);
-      if (s + 3 < r.num_splits) load(s + 3);
-    }
-  }
-  std::uint16_t* out = output_row(p, r, row) + lane * 4;
-#pragma unroll
-  for (int i = 0; i < kSlices; ++i) store_bf16x4(out + i * kSlice, sum[i]);
-  if (lane == 0) store_lse(p, r, row, merge.lse);
+  combine_rows<Wide, 1, 4, 2>(p, by_part);
 }
 
 }  // namespace
@@ -215,25 +220,31 @@ void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
   const bool by_part = p.num_requests > p.num_parts;
   const int candidates = std::min(p.num_requests, p.num_parts);
   const int rows = p.max_rows_per_request * p.num_heads;
-  const bool deep = p.num_parts >= 8 * p.num_requests;
+  // Splits of an average request.
+  const int depth = (p.num_requests + p.num_parts) / p.num_requests;
   int device = 0;
   int major = 0;
   check_cuda(cudaGetDevice(&device), "decode_combine");
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
              "decode_combine");
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(deep ? rows * kSlices : (rows + kWarps - 1) / kWarps),
-                        static_cast<unsigned>(candidates));
-  config.blockDim = dim3(kWarps * 32);
+  config.gridDim.x = static_cast<unsigned>(depth >= 24  ? rows * kSlices
+                                           : depth >= 4 ? (rows * kSlices + 7) / 8
+                                                        : (rows + 7) / 8);
+  config.gridDim.y = static_cast<unsigned>(candidates);
+  config.blockDim = dim3(depth >= 24 ? 512 : 256);
   config.stream = stream;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = major >= 9 ? 1 : 0;
-  check_cuda(
-      cudaLaunchKernelEx(&config, deep ? combine_deep_kernel : combine_wide_kernel, p, by_part),
-      "decode_combine: launch");
+  check_cuda(cudaLaunchKernelEx(&config,
+                                depth >= 24  ? combine_deep_kernel
+                                : depth >= 4 ? combine_medium_kernel
+                                             : combine_wide_kernel,
+                                p, by_part),
+             "decode_combine: launch");
 }
 
 }  // namespace mladcp

@@ -12,6 +12,13 @@ __device__ __forceinline__ std::uint32_t shared_address(const void *p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// threadIdx.x, read again where it is needed: a register that lives through the loop costs a spill.
+__device__ __forceinline__ int thread_index() {
+  int tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
+
 // --- mbarrier
 
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {

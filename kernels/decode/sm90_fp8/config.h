@@ -57,8 +57,9 @@ struct Config {
   // memory.
   static constexpr int kQueryRegisterSteps = !kPvF16 && kRows == 64 ? 14 : kQkSteps;
   static constexpr int kSoftmaxRegisters = kQueryRegisterSteps == kQkSteps ? 136 : 120;
-  static constexpr int kPvRegisters = kQueryRegisterSteps == kQkSteps ? 176 : 184;
-  static constexpr int kProducerRegisters = 24;
+  static constexpr int kPvRegisters = kQueryRegisterSteps == kQkSteps ? 168 : 184;
+  static constexpr int kProducerRegisters = kQueryRegisterSteps == kQkSteps ? 40 : 24;
+  static_assert(kSoftmaxRegisters + 2 * kPvRegisters + kProducerRegisters <= 512);
 
   static constexpr int kStages = kPvF16 && kRows == 64 ? 4 : 5;
   static constexpr int kProbBytes = kRows * kPageKeys * (kPvF16 ? 2 : 1);

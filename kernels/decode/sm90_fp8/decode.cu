@@ -25,9 +25,12 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
   const int part = blockIdx.x / row_tiles;
   const int tile = blockIdx.x % row_tiles;
 
-  if (threadIdx.x < 12) {
-    // The zero line and the rescale flags of warps that have no rows.
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"(shared.zero() + 4 * threadIdx.x), "r"(0)
+  // The zero line and the rescale flags, then factors of 1.
+  constexpr int kFlagWords = (C::kAlphaOffset - C::kZeroOffset) / 4;
+  constexpr int kFactorWords = (C::kRowScaleOffset - C::kAlphaOffset) / 4;
+  if (threadIdx.x < kFlagWords + kFactorWords) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared.zero() + 4 * threadIdx.x),
+                 "f"(threadIdx.x < kFlagWords ? 0.0F : 1.0F)
                  : "memory");
   }
   if (threadIdx.x == 0) {
@@ -118,6 +121,10 @@ std::string sm90_fp8_decode_refusal(const DecodeParams& p) {
   }
   if (address(p.out) % 4 != 0 || p.out_row_stride % 2 != 0 || p.out_head_stride % 2 != 0) {
     return "sm90_fp8_decode writes pairs of bf16: the output's address and strides must be even";
+  }
+  if (p.num_requests * p.block_table_stride >= (std::int64_t{1} << 31)) {
+    return "sm90_fp8_decode takes block tables of fewer than 2^31 entries, got " +
+           std::to_string(p.num_requests) + " x " + std::to_string(p.block_table_stride);
   }
   if (!(p.logit_scale > 0.0F)) {
     return "sm90_fp8_decode needs logit_scale > 0, got " + std::to_string(p.logit_scale);

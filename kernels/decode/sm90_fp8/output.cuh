@@ -14,13 +14,6 @@ namespace mladcp::sm90_fp8 {
 
 inline constexpr int kDimTiles = 4;  // m64 tiles of one warpgroup, which owns 256 of the 512 dims
 
-// threadIdx.x, read again where it is needed: a register that lives through the loop costs a spill.
-__device__ __forceinline__ int thread_index() {
-  int tid;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
-  return tid;
-}
-
 // Loads the raw V bytes of keys 32 * half + 0..31 for a dim tile. `page` is where this lane's key
 // (its lane number) has its 16 bytes for dim tile 0; chunk 4 + w of a row lies 64 bytes across from
 // chunk w under the swizzle. Keys at or beyond `keys` read zeros instead: whatever the cache holds
@@ -31,7 +24,7 @@ __device__ __forceinline__ void load_values(std::uint32_t (&raw)[4], const Share
   std::uint32_t address = (dim_tile & 1 ? page ^ 64 : page) +
                           (dim_tile >> 1) * (kPageKeys * kLatentChunk) + half * (32 * kLatentChunk);
   if (keys < kPageKeys) {
-    if ((thread_index() & 31) + 32 * half >= keys) address = shared.zero();
+    if ((sm90::thread_index() & 31) + 32 * half >= keys) address = shared.zero();
   }
   sm90::load_matrix_x4_trans(raw, address);
 }
@@ -43,6 +36,12 @@ __device__ __forceinline__ void make_e4m3_fragment(std::uint32_t (&a)[4],
   a[1] = __byte_perm(r[0], r[1], 0x7531);
   a[2] = __byte_perm(r[2], r[3], 0x6420);
   a[3] = __byte_perm(r[2], r[3], 0x7531);
+}
+
+// Keeps the permutes in front of the wgmma batch: between its instructions they would split it.
+__device__ __forceinline__ void pin_fragment(std::uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i]));
 }
 
 // The A fragments of a dim tile for 32 keys: two f16 steps.
@@ -61,31 +60,15 @@ __device__ __forceinline__ bool any_rescaled(std::uint32_t flags) {
                : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
                : "r"(flags)
                : "memory");
-  return (f[0] | f[1] | f[2] | f[3]) != 0;
+  // The same in all lanes; the vote lets the compiler know, and keep its state in uniform
+  // registers.
+  return __any_sync(~0U, (f[0] | f[1] | f[2] | f[3]) != 0);
 }
 
-// o = o * alpha + addend, column by column.
-template <int kRegs>
-__device__ __forceinline__ void rescale_add(float (&o)[kRegs], const float (&addend)[kRegs],
-                                            std::uint32_t alpha) {
-  alpha += 4 * kAlphaStride * (thread_index() & 3);
-#pragma unroll
-  for (int j = 0; j < kRegs / 4; j += 2) {
-    const float4 f = sm90::load_shared_float4(alpha + 8 * j);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int i = 4 * j + 2 * h;
-      o[i] = fmaf(o[i], f.x, addend[i]);
-      o[i + 1] = fmaf(o[i + 1], f.y, addend[i + 1]);
-      o[i + 4] = fmaf(o[i + 4], f.z, addend[i + 4]);
-      o[i + 5] = fmaf(o[i + 5], f.w, addend[i + 5]);
-    }
-  }
-}
-
+// o *= alpha, column by column.
 template <int kRegs>
 __device__ __forceinline__ void rescale(float (&o)[kRegs], std::uint32_t alpha) {
-  alpha += 4 * kAlphaStride * (thread_index() & 3);
+  alpha += 4 * kAlphaStride * (sm90::thread_index() & 3);
 #pragma unroll
   for (int j = 0; j < kRegs / 4; j += 2) {
     const float4 f = sm90::load_shared_float4(alpha + 8 * j);
@@ -100,11 +83,21 @@ __device__ __forceinline__ void rescale(float (&o)[kRegs], std::uint32_t alpha) 
   }
 }
 
+// o += product; volatile, so that the additions stay between the loads and the permutes around
+// them.
+template <int kRegs>
+__device__ __forceinline__ void add(float (&o)[kRegs], const float (&product)[kRegs]) {
+#pragma unroll
+  for (int i = 0; i < kRegs; ++i) {
+    asm volatile("add.f32 %0, %0, %1;" : "+f"(o[i]) : "f"(product[i]));
+  }
+}
+
 // Writes this warpgroup's half of every row: 8 lanes together fill 32 bytes (bf16) or 64 (fp32).
 template <class C>
 __device__ __forceinline__ void store_rows(const Shared<C>& shared,
                                            const float (&o)[kDimTiles][C::kRows / 2]) {
-  const int thread = thread_index() - 128;
+  const int thread = sm90::thread_index() - 128;
   const int dim0 = 256 * (thread >> 7) + 16 * ((thread >> 5) & 3) + 2 * ((thread & 31) >> 2);
   const int t = thread & 3;
 #pragma unroll
@@ -152,9 +145,14 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
                                                      int keys) {
   const std::uint64_t weights =
       sm90::matrix_descriptor(shared.prob(prob_slot), sm90::Swizzle::k64Bytes);
-  const bool rescaled = any_rescaled(shared.rescaled(prob_slot));
+  if (any_rescaled(shared.rescaled(prob_slot))) {
+#pragma unroll
+    for (int mt = 0; mt < kDimTiles; ++mt) rescale(o[mt], shared.alpha(prob_slot));
+  }
 #pragma unroll
   for (int mt = 0; mt < kDimTiles; ++mt) {
+    pin_fragment(a[0]);
+    pin_fragment(a[1]);
     sm90::wgmma_fence();
     sm90::wgmma_e4m3(product, a[0], weights, false);
     sm90::wgmma_e4m3(product, a[1], weights + 2, true);
@@ -174,14 +172,7 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
     const int tile_keys = mt == kDimTiles - 1 ? keys - kPageKeys : keys;
     load_values(raw[0], shared, page, next_tile, 0, tile_keys);
     load_values(raw[1], shared, page, next_tile, 1, tile_keys);
-    if (rescaled) {
-      rescale_add(o[mt], product, shared.alpha(prob_slot));
-    } else {
-#pragma unroll
-      for (int i = 0; i < C::kRows / 2; ++i) {
-        asm volatile("add.f32 %0, %0, %1;" : "+f"(o[mt][i]) : "f"(product[i]));
-      }
-    }
+    add(o[mt], product);
     if (mt == kDimTiles - 1) {
       __syncwarp();
       if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_empty(prob_slot));
@@ -191,10 +182,12 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
   }
 }
 
-// One page with f16 weights, in place. On entry `a[0]` holds the fragments of the page's first 32
+// One page with f16 weights: dim tiles alternate between two temporaries, so that one is added to O
+// while the other is multiplied into. On entry `a[0]` holds the fragments of the page's first 32
 // keys and first dim tile, on exit those of the next page's.
 template <class C>
 __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRows / 2],
+                                                    float (&product)[2][C::kRows / 2],
                                                     std::uint32_t (&a)[2][2][4],
                                                     const Shared<C>& shared, std::uint32_t& page,
                                                     RingCursor<C::kStages>& page_at, int prob_slot,
@@ -209,9 +202,11 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
   for (int x = 0; x < 2 * kDimTiles; ++x) {
     const int mt = x >> 1;
     const int half = x & 1;
+    pin_fragment(a[half][0]);
+    pin_fragment(a[half][1]);
     sm90::wgmma_fence();
-    sm90::wgmma_f16(o[mt], a[half][0], weights + 4 * half, true);
-    sm90::wgmma_f16(o[mt], a[half][1], weights + 4 * half + 2, true);
+    sm90::wgmma_f16(product[mt & 1], a[half][0], weights + 4 * half, half > 0);
+    sm90::wgmma_f16(product[mt & 1], a[half][1], weights + 4 * half + 2, true);
     sm90::wgmma_commit();
     int next_tile_keys = keys;
     if (x == 2 * kDimTiles - 1) {
@@ -221,6 +216,10 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
       next_tile_keys = keys - kPageKeys;
     }
     sm90::wgmma_wait<1>();
+    if (half == 0 && mt > 0) {
+      sm90::pin(product[(mt - 1) & 1]);
+      add(o[mt - 1], product[(mt - 1) & 1]);
+    }
     std::uint32_t raw[4];
     const int next = (x + 1) % (2 * kDimTiles);
     load_values(raw, shared, page, next >> 1, next & 1, next_tile_keys);
@@ -231,10 +230,10 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
     }
   }
   sm90::wgmma_wait<0>();
-#pragma unroll
-  for (int mt = 0; mt < kDimTiles; ++mt) sm90::pin(o[mt]);
   __syncwarp();
   if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_empty(prob_slot));
+  sm90::pin(product[(kDimTiles - 1) & 1]);
+  add(o[kDimTiles - 1], product[(kDimTiles - 1) & 1]);
 }
 
 template <class C>
@@ -262,11 +261,12 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
       std::uint32_t raw[4];
       if constexpr (C::kPvF16) {
         std::uint32_t a[2][2][4];
+        float product[2][C::kRows / 2] = {};
         load_values(raw, shared, page, 0, 0, keys);
         make_f16_fragments(a[0], raw);
         for (; keys > 0; keys -= kPageKeys) {
           sm90::barrier_wait(shared.prob_full(weights_at.slot()), weights_at.parity());
-          accumulate_page_f16<C>(o, a, shared, page, page_at, weights_at.slot(), keys);
+          accumulate_page_f16<C>(o, product, a, shared, page, page_at, weights_at.slot(), keys);
           weights_at.advance();
         }
       } else {

@@ -2,6 +2,8 @@
 // three warps fetch the query rows of each piece.
 #pragma once
 
+#include <cstddef>
+
 #include "kernels/decode/sm90_fp8/shared.cuh"
 
 namespace mladcp::sm90_fp8 {
@@ -14,79 +16,82 @@ __device__ __forceinline__ int load_int(const std::int32_t* p) {
   return v;
 }
 
-template <class C>
-__device__ __forceinline__ void publish_piece(const Shared<C>& shared, PieceCursor& at,
-                                              const Piece& piece) {
-  sm90::barrier_wait(shared.piece_empty(at.slot()), at.parity() ^ 1);
-  const std::uint32_t address = shared.piece(at.slot());
-  asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(piece.num_pages),
-               "r"(piece.num_keys), "r"(piece.first_key), "r"(piece.row_begin)
-               : "memory");
-  asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(address + 16), "r"(piece.num_rows),
-               "r"(piece.split)
-               : "memory");
-  sm90::barrier_arrive(shared.piece_full(at.slot()));
-  at.advance();
-}
-
 // The page of a block, 0 past the end of the table row. `page_shift`: log2 of blocks a page.
 __device__ __forceinline__ int table_entry(const DecodeParams& p, int request, int block,
                                            int page_shift) {
-  const std::int64_t column = block >> page_shift;
-  if (column >= p.block_table_stride) return 0;
-  return load_int(p.block_table + request * p.block_table_stride + column);
+  const int columns = static_cast<int>(p.block_table_stride);
+  const int column = block >> page_shift;
+  // The launch refuses tables of 2^31 entries and more.
+  return column < columns ? load_int(p.block_table + (request * columns + column)) : 0;
 }
 
-// All lanes of one warp.
+__device__ __forceinline__ void store_field(std::uint32_t piece, std::size_t offset, int value) {
+  asm volatile("st.shared.s32 [%0], %1;" ::"r"(piece + static_cast<std::uint32_t>(offset)),
+               "r"(value)
+               : "memory");
+}
+
+// All lanes of one warp. Written for 24 registers: fields of a piece are stored as they are known.
 template <class C>
 __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared<C>& shared,
                                              const CUtensorMap* latent_map,
                                              const CUtensorMap* rope_map, int part_index, int tile,
                                              int page_shift) {
-  const int lane = threadIdx.x & 31;
-  const int* part = reinterpret_cast<const int*>(p.parts + part_index);
-  const int field = lane < 5 ? load_int(part + lane) : 0;
-  int request = __shfl_sync(~0U, field, 0);
-  const int end_request = request < 0 ? -2 : __shfl_sync(~0U, field, 2);
-  // Where the first piece begins; the others begin at block 0, split 0.
-  int first_block = __shfl_sync(~0U, field, 1);
-  int split = __shfl_sync(~0U, field, 4);
-
+  const auto lane = [] { return sm90::thread_index() & 31; };
+  const int field =
+      lane() < 5 ? load_int(reinterpret_cast<const int*>(p.parts + part_index) + lane()) : 0;
   PieceCursor piece_at;
   RingCursor<C::kStages> page_at;
+  int request = __shfl_sync(~0U, field, 0);
+  if (request < 0) request = 0x7FFFFFFF;
 #pragma unroll 1
-  for (; request <= end_request; ++request, first_block = 0, split = 0) {
-    int entry = table_entry(p, request, first_block + lane, page_shift);
-    // One load a lane, so that they travel together.
-    const std::int32_t* source = lane < 2 ? p.row_begin : lane < 4 ? p.num_splits : p.lengths;
-    const int fact = lane < 5 ? load_int(source + (request + (lane < 4 ? lane & 1 : 0))) : 0;
-    int block = first_block;
-    int end_block;
-    {
-      Piece piece;
-      piece.row_begin = __shfl_sync(~0U, fact, 0);
-      const int rows =
-          (__shfl_sync(~0U, fact, 1) - piece.row_begin) * p.num_heads - tile * C::kRows;
-      if (rows <= 0) continue;
-      piece.num_rows = min(rows, C::kRows);
-      const int split_begin = __shfl_sync(~0U, fact, 2);
-      piece.split = __shfl_sync(~0U, fact, 3) - split_begin > 1 ? split_begin + split : -1;
-      const int length = __shfl_sync(~0U, fact, 4);
-      end_block = (length + kPageKeys - 1) / kPageKeys;
-      if (request == end_request) end_block = min(end_block, __shfl_sync(~0U, field, 3));
-      piece.num_pages = max(0, end_block - block);
-      piece.first_key = block * kPageKeys;
-      piece.num_keys = length - piece.first_key;
-      if (lane == 0) publish_piece(shared, piece_at, piece);
-    }
+  for (; request <= __shfl_sync(~0U, field, 2); ++request) {
+    // The first piece may begin inside its request, the last may end inside.
+    const bool first = request == __shfl_sync(~0U, field, 0);
+    const int first_block = first ? __shfl_sync(~0U, field, 1) : 0;
+    int entry = table_entry(p, request, first_block + lane(), page_shift);
+    // One load a lane, so that they travel together: two row bounds, two split bounds, the length.
+    const std::int32_t* source = lane() < 2 ? p.row_begin : lane() < 4 ? p.num_splits : p.lengths;
+    const int fact = lane() < 5 ? load_int(source + (request + (lane() < 4 ? lane() & 1 : 0))) : 0;
+    const int row_begin = __shfl_sync(~0U, fact, 0);
+    const int rows = (__shfl_sync(~0U, fact, 1) - row_begin) * p.num_heads - tile * C::kRows;
+    if (rows <= 0) continue;
 
+    const std::uint32_t piece = shared.piece(piece_at.slot());
+    sm90::barrier_wait(shared.piece_empty(piece_at.slot()), piece_at.parity() ^ 1);
+    if (lane() == 0) {
+      store_field(piece, offsetof(Piece, row_begin), row_begin);
+      store_field(piece, offsetof(Piece, num_rows), min(rows, C::kRows));
+      store_field(piece, offsetof(Piece, first_key), first_block * kPageKeys);
+    }
+    const int split_begin = __shfl_sync(~0U, fact, 2);
+    const bool is_split = __shfl_sync(~0U, fact, 3) - split_begin > 1;
+    const int split = split_begin + (first ? __shfl_sync(~0U, field, 4) : 0);
+    if (lane() == 0) store_field(piece, offsetof(Piece, split), is_split ? split : -1);
+    const int keys = __shfl_sync(~0U, fact, 4) - first_block * kPageKeys;
+    int pages_left = (keys + kPageKeys - 1) / kPageKeys;
+    if (request == __shfl_sync(~0U, field, 2)) {
+      pages_left = min(pages_left, __shfl_sync(~0U, field, 3) - first_block);
+    }
+    if (lane() == 0) {
+      store_field(piece, offsetof(Piece, num_keys), keys);
+      store_field(piece, offsetof(Piece, num_pages), max(0, pages_left));
+      sm90::barrier_arrive(shared.piece_full(piece_at.slot()));
+    }
+    piece_at.advance();
+
+    int block = first_block;
+    int nth = 0;
 #pragma unroll 1
-    for (; block < end_block; ++block) {
-      const int nth = (block - first_block) & 31;
+    for (; pages_left > 0; --pages_left) {
       const int page = __shfl_sync(~0U, entry, nth);
-      if (nth == 31) entry = table_entry(p, request, block + 1 + lane, page_shift);
-      if (lane == 0) {
-        const int row = (block & ((1 << page_shift) - 1)) * kPageKeys;
+      const int row = (block & ((1 << page_shift) - 1)) * kPageKeys;
+      ++block;
+      if (++nth == 32) {
+        nth = 0;
+        entry = table_entry(p, request, block + lane(), page_shift);
+      }
+      if (lane() == 0) {
         const std::uint32_t full = shared.page_full(page_at.slot());
         const std::uint32_t stage = shared.stage(page_at.slot());
         sm90::barrier_wait(shared.page_empty(page_at.slot()), page_at.parity() ^ 1);
@@ -97,10 +102,10 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
       page_at.advance();
     }
   }
-  if (lane == 0) {
-    Piece end{};
-    end.num_pages = -1;
-    publish_piece(shared, piece_at, end);
+  sm90::barrier_wait(shared.piece_empty(piece_at.slot()), piece_at.parity() ^ 1);
+  if (lane() == 0) {
+    store_field(shared.piece(piece_at.slot()), offsetof(Piece, num_pages), -1);
+    sm90::barrier_arrive(shared.piece_full(piece_at.slot()));
   }
 }
 

@@ -14,14 +14,17 @@ inline constexpr float kLn2 = 0.6931471805599453F;
 // Larger than any reference: the first finite maximum always moves it.
 inline constexpr float kUnsetReference = 1e30F;
 
+// wgmma steps that a warpgroup can issue without waiting for the first to finish.
+inline constexpr int kEarlySteps = 6;
+
 // One row of the tile, as one thread sees it. Weights are exp2(s * scale + reference).
 struct RowState {
   float reference;
   float sum;  // over this thread's keys, unquantised
 };
 
-// S = Q K^T for the page in `stage`; leaves the batch committed.
-template <class C>
+// Steps kBegin..kEnd - 1 of S = Q K^T for the page in `stage`.
+template <class C, int kBegin, int kEnd>
 __device__ __forceinline__ void issue_scores(float (&s)[32],
                                              const std::uint32_t (&q)[C::kQueryRegisterSteps][4],
                                              const Shared<C>& shared, int stage) {
@@ -32,9 +35,8 @@ __device__ __forceinline__ void issue_scores(float (&s)[32],
   const std::uint64_t query_latent = sm90::matrix_descriptor(shared.query(), Swizzle::k128Bytes);
   const std::uint64_t query_rope =
       sm90::matrix_descriptor(shared.query() + C::kQueryRopeTile, Swizzle::k64Bytes);
-  sm90::wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < kQkSteps; ++k) {
+  for (int k = kBegin; k < kEnd; ++k) {
     // 4 steps a latent tile of 8 KiB (512 descriptor units), 2 units a step.
     const std::uint64_t key =
         k < 16 ? key_latent + (k / 4) * 512 + (k % 4) * 2 : key_rope + (k - 16) * 2;
@@ -46,7 +48,6 @@ __device__ __forceinline__ void issue_scores(float (&s)[32],
       sm90::wgmma_e4m3(s, query, key, true);
     }
   }
-  sm90::wgmma_commit();
 }
 
 // Hides keys at or beyond the rows' limits, counted from the page's first key.
@@ -73,15 +74,48 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0U, x, 2);
 }
 
-// Moves a row's reference to its new maximum where that outgrew it; returns the factor for what was
-// accumulated before, 1 where nothing moved. A row decides for itself, so its bits do not depend on
-// its neighbours.
+// The reference of a row from the scores of its first page. A row that sees none of them sees no
+// key of the piece at all and keeps its reference.
 template <class C>
-__device__ __forceinline__ float follow_maximum(RowState& row, float maximum, float scale) {
-  if (!(fmaf(maximum, scale, row.reference) > C::kOffset + C::kTau)) return 1.0F;
-  const float reference = fmaf(-maximum, scale, C::kOffset);
-  const float alpha = sm90::exp2_approx(reference - row.reference);
-  row.reference = reference;
+__device__ __forceinline__ void set_reference(RowState& row, const float (&s)[32], int h,
+                                              float scale) {
+  float maximum = fmaxf(s[2 * h], s[2 * h + 1]);
+#pragma unroll
+  for (int j = 1; j < 8; ++j) {
+    maximum = fmaxf(maximum, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+  }
+  maximum = quad_max(maximum);
+  if (maximum > -__builtin_huge_valf()) row.reference = fmaf(-maximum, scale, C::kOffset);
+}
+
+// Largest of a row's 16 exponents, as bits: right whenever one of them is positive, since positive
+// floats order like integers and above all negative ones. The hardware has a max of three for
+// integers, not for floats.
+__device__ __forceinline__ int max_bits(const float (&x)[32], int h) {
+  const auto bits = [&](int j, int b) { return __float_as_int(x[4 * j + 2 * h + b]); };
+  int m = max(bits(0, 0), bits(0, 1));
+#pragma unroll
+  for (int j = 1; j < 8; ++j) m = __vimax3_s32(m, bits(j, 0), bits(j, 1));
+  return m;
+}
+
+// Lowers a row's exponents to the offset where its maximum outgrew the top; returns the factor for
+// what was accumulated before, 1 where nothing moved. A row decides for itself, so its bits do not
+// depend on its neighbours.
+template <class C>
+__device__ __forceinline__ float follow_maximum(RowState& row, float (&x)[32], int h, int bits) {
+  bits = max(bits, __shfl_xor_sync(~0U, bits, 1));
+  bits = max(bits, __shfl_xor_sync(~0U, bits, 2));
+  const float maximum = __int_as_float(bits);
+  if (!(bits > 0 && maximum > C::kOffset + C::kTau)) return 1.0F;
+  const float shift = C::kOffset - maximum;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    x[4 * j + 2 * h] += shift;
+    x[4 * j + 2 * h + 1] += shift;
+  }
+  const float alpha = sm90::exp2_approx(shift);
+  row.reference += shift;
   row.sum *= alpha;
   return alpha;
 }
@@ -90,31 +124,28 @@ __device__ __forceinline__ float follow_maximum(RowState& row, float maximum, fl
 template <class C>
 __device__ __forceinline__ bool softmax_page(float (&s)[32], RowState& row0, RowState& row1,
                                              float scale, float& alpha0, float& alpha1) {
-  float max0 = fmaxf(s[0], s[1]);
-  float max1 = fmaxf(s[2], s[3]);
 #pragma unroll
-  for (int j = 1; j < 8; ++j) {
-    max0 = fmaxf(max0, fmaxf(s[4 * j], s[4 * j + 1]));
-    max1 = fmaxf(max1, fmaxf(s[4 * j + 2], s[4 * j + 3]));
+  for (int j = 0; j < 8; ++j) {
+    s[4 * j] = fmaf(s[4 * j], scale, row0.reference);
+    s[4 * j + 1] = fmaf(s[4 * j + 1], scale, row0.reference);
+    s[4 * j + 2] = fmaf(s[4 * j + 2], scale, row1.reference);
+    s[4 * j + 3] = fmaf(s[4 * j + 3], scale, row1.reference);
   }
-  constexpr float kTop = C::kOffset + C::kTau;
-  const bool outgrown =
-      fmaf(max0, scale, row0.reference) > kTop || fmaf(max1, scale, row1.reference) > kTop;
-  const bool rescale = __any_sync(~0U, outgrown);
+  const int bits0 = max_bits(s, 0);
+  const int bits1 = max_bits(s, 1);
+  const bool rescale = __any_sync(~0U, max(bits0, bits1) > __float_as_int(C::kOffset + C::kTau));
   alpha0 = 1.0F;
   alpha1 = 1.0F;
   if (rescale) {
-    alpha0 = follow_maximum<C>(row0, quad_max(max0), scale);
-    alpha1 = follow_maximum<C>(row1, quad_max(max1), scale);
+    alpha0 = follow_maximum<C>(row0, s, 0, bits0);
+    alpha1 = follow_maximum<C>(row1, s, 1, bits1);
   }
   float sum0 = 0.0F;
   float sum1 = 0.0F;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    s[4 * j] = sm90::exp2_approx(fmaf(s[4 * j], scale, row0.reference));
-    s[4 * j + 1] = sm90::exp2_approx(fmaf(s[4 * j + 1], scale, row0.reference));
-    s[4 * j + 2] = sm90::exp2_approx(fmaf(s[4 * j + 2], scale, row1.reference));
-    s[4 * j + 3] = sm90::exp2_approx(fmaf(s[4 * j + 3], scale, row1.reference));
+#pragma unroll
+    for (int r = 0; r < 4; ++r) s[4 * j + r] = sm90::exp2_approx(s[4 * j + r]);
     sum0 += s[4 * j] + s[4 * j + 1];
     sum1 += s[4 * j + 2] + s[4 * j + 3];
   }
@@ -156,6 +187,24 @@ __device__ __forceinline__ void store_weights(std::uint32_t tile, const float (&
 // Where the factor of tile row n lies, so that a PV thread reads its 2 heads of each 8 as vectors.
 __device__ __forceinline__ int alpha_index(int n) {
   return ((n & 7) >> 1) * kAlphaStride + 2 * (n >> 3) + (n & 1);
+}
+
+// Tells the PV warps by what to multiply the rows of O before this page's product is added.
+template <class C>
+__device__ __forceinline__ void publish_factors(const Shared<C>& shared, int slot, int warp,
+                                                int lane, bool rescale, float alpha0,
+                                                float alpha1) {
+  if ((lane & 3) == 0) {
+    const std::uint32_t at = shared.alpha(slot) + 4 * alpha_index(16 * warp + (lane >> 2));
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(alpha0) : "memory");
+    // Row + 8 is two places further.
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + 8), "f"(alpha1) : "memory");
+  }
+  if (lane == 0) {
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(shared.rescaled(slot) + 4 * warp),
+                 "r"(static_cast<int>(rescale))
+                 : "memory");
+  }
 }
 
 // Sums, scales, addresses and LSE of one row when its piece has ended.
@@ -213,6 +262,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
   SingleCursor sums_at;
   RingCursor<C::kStages> page_at;
   WeightsCursor prob_at;
+  std::uint32_t moved_slots = 0;
   Piece piece;
   while (next_piece(shared, piece_at, piece)) {
     RowState row0{kUnsetReference, 0.0F};
@@ -244,41 +294,60 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
       }
 
+      float s[32];
+      sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+      sm90::wgmma_fence();
+      issue_scores<C, 0, kQkSteps>(s, q, shared, page_at.slot());
+      sm90::wgmma_commit();
       for (int i = 0; i < piece.num_pages; ++i) {
-        float s[32];
-        sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
-        issue_scores<C>(s, q, shared, page_at.slot());
-        page_at.advance();
         if (active) sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
+        page_at.advance();
         sm90::wgmma_wait<0>();
         sm90::pin(s);
+        bool rescale = false;
+        float alpha0;
+        float alpha1;
         if (active) {
           const int first = i * kPageKeys;
           if (first + kPageKeys > clean_keys) mask_scores(s, limit0 - first, limit1 - first, t);
-          float alpha0;
-          float alpha1;
-          const bool rescale = softmax_page<C>(s, row0, row1, scale, alpha0, alpha1);
+          if (i == 0) {
+            set_reference<C>(row0, s, 0, scale);
+            set_reference<C>(row1, s, 1, scale);
+          }
+          rescale = softmax_page<C>(s, row0, row1, scale, alpha0, alpha1);
           store_weights<C>(shared.prob(prob_at.slot()), s, warp, lane);
-          if (t == 0) {
-            const std::uint32_t alpha = shared.alpha(prob_at.slot());
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(alpha + 4 * alpha_index(n0)), "f"(alpha0)
-                         : "memory");
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(alpha + 4 * alpha_index(n0 + 8)),
-                         "f"(alpha1)
-                         : "memory");
+          // The slot still says what its last page left there; mostly both say "nothing moved".
+          const std::uint32_t slot_bit = 1U << prob_at.slot();
+          if (rescale || (moved_slots & slot_bit) != 0) {
+            publish_factors<C>(shared, prob_at.slot(), warp, lane, rescale, alpha0, alpha1);
+            moved_slots = rescale ? moved_slots | slot_bit : moved_slots & ~slot_bit;
           }
-          if (lane == 0) {
-            asm volatile(
-                "st.shared.s32 [%0], %1;" ::"r"(shared.rescaled(prob_at.slot()) + 4 * warp),
-                "r"(static_cast<int>(rescale))
-                : "memory");
-          }
+        }
+        const auto publish_weights = [&] {
+          if (!active) return;
           sm90::fence_proxy_async();
           __syncwarp();
           if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_full(prob_at.slot()));
+        };
+        // The next page's first products go out before the weights are published, which takes a
+        // while, if the page is there. After the last page they run on whatever the stage holds,
+        // because ptxas serialises wgmma that is issued conditionally.
+        const bool last = i + 1 == piece.num_pages;
+        const bool ready =
+            last || sm90::barrier_try_wait(shared.page_full(page_at.slot()), page_at.parity());
+        if (!ready) {
+          publish_weights();
+          sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
         }
+        sm90::wgmma_fence();
+        issue_scores<C, 0, kEarlySteps>(s, q, shared, page_at.slot());
+        if (ready) publish_weights();
+        issue_scores<C, kEarlySteps, kQkSteps>(s, q, shared, page_at.slot());
+        sm90::wgmma_commit();
         prob_at.advance();
       }
+      sm90::wgmma_wait<0>();
+      sm90::pin(s);
       if constexpr (C::kQueryRegisterSteps < kQkSteps) {
         if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
       }
