@@ -145,10 +145,6 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
                                                      int keys) {
   const std::uint64_t weights =
       sm90::matrix_descriptor(shared.prob(prob_slot), sm90::Swizzle::k64Bytes);
-  if (any_rescaled(shared.rescaled(prob_slot))) {
-#pragma unroll
-    for (int mt = 0; mt < kDimTiles; ++mt) rescale(o[mt], shared.alpha(prob_slot));
-  }
 #pragma unroll
   for (int mt = 0; mt < kDimTiles; ++mt) {
     pin_fragment(a[0]);
@@ -157,6 +153,11 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
     sm90::wgmma_e4m3(product, a[0], weights, false);
     sm90::wgmma_e4m3(product, a[1], weights + 2, true);
     sm90::wgmma_commit();
+    // In the shadow of the product, which does not touch O.
+    if (mt == 0 && any_rescaled(shared.rescaled(prob_slot))) {
+#pragma unroll
+      for (int i = 0; i < kDimTiles; ++i) rescale(o[i], shared.alpha(prob_slot));
+    }
     if (mt == kDimTiles - 1) {
       __syncwarp();
       if (sm90::elect_one()) sm90::barrier_arrive(shared.page_empty(page_at.slot()));

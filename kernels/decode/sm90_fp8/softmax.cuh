@@ -300,7 +300,6 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       issue_scores<C, 0, kQkSteps>(s, q, shared, page_at.slot());
       sm90::wgmma_commit();
       for (int i = 0; i < piece.num_pages; ++i) {
-        if (active) sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
         page_at.advance();
         sm90::wgmma_wait<0>();
         sm90::pin(s);
@@ -315,6 +314,11 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
             set_reference<C>(row1, s, 1, scale);
           }
           rescale = softmax_page<C>(s, row0, row1, scale, alpha0, alpha1);
+          // Only here, so that the PV warps have the whole softmax to let go of the slot. Sums are
+          // never negative, which ptxas cannot know: it would move the exponentials behind the wait.
+          const std::uint32_t after_softmax = row0.sum + row1.sum < 0.0F ? 1 : 0;
+          sm90::barrier_wait(shared.prob_empty(prob_at.slot()),
+                             (prob_at.parity() ^ 1) | after_softmax);
           store_weights<C>(shared.prob(prob_at.slot()), s, warp, lane);
           // The slot still says what its last page left there; mostly both say "nothing moved".
           const std::uint32_t slot_bit = 1U << prob_at.slot();
