@@ -70,147 +70,220 @@ __device__ __forceinline__ void store_bf16x4(std::uint16_t* out, const float4& v
   reinterpret_cast<std::uint32_t*>(out)[1] = packed.y;
 }
 
-// kSplitWarps warps share the splits of one row; a warp takes kSliceCount slices of 128 dims and
-// has kAhead splits in flight.
-template <int kSplitWarps, int kSliceCount, int kAhead>
-struct Shape {
-  static constexpr int kWarps = kSplitWarps > 1 ? kSplitWarps : 8;
-  static constexpr int kRowWarps = kSlices / kSliceCount;    // warps (or CTAs) a row
-  static constexpr int kGroup = kSplitWarps * kAhead;        // splits in flight
-  static constexpr int kLseWords = kSplitWarps > 1 ? 5 : 1;  // LSEs of a chunk in a lane
-  static constexpr int kChunk = 32 * kLseWords;
-  static_assert(kSplitWarps == 1 ? 32 % kAhead == 0 : kSplitWarps == 16 && kChunk % kGroup == 0);
-};
-using Deep = Shape<16, 1, 5>;  // few rows, many splits
-using Medium = Shape<1, 1, 8>;
-using Wide = Shape<1, 4, 2>;  // many rows, two or three splits
+constexpr float kEmpty = -__builtin_huge_valf();
 
-template <class S, int kSplitWarps, int kSliceCount, int kAhead>
-__device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part) {
+// What this thread block finds to do; `row` is valid when `work` is.
+struct RowWork {
+  bool work;
+  SplitRequest r;
+  int row;
+  std::int64_t split_stride;  // rows between a row's partials
+  const float* values;        // partial of split 0
+  const float* lse;
+};
+
+__device__ __forceinline__ RowWork find_row(const DecodeParams& p, bool by_part, int row) {
+  RowWork w;
+  w.r = find_split_request(p, blockIdx.y, by_part);
+  w.row = row;
+  w.work = w.r.num_splits >= 2 && row < w.r.rows;
+  w.split_stride = static_cast<std::int64_t>(p.max_rows_per_request) * p.num_heads;
+  const std::int64_t first = w.r.first_split * w.split_stride + row;
+  w.values = p.partial_out + first * kDecodeLatentRank;
+  w.lse = p.partial_lse + first;
+  return w;
+}
+
+__device__ __forceinline__ float4 load_value(const RowWork& w, int split, int dim) {
+  return __ldcg(
+      reinterpret_cast<const float4*>(w.values + split * w.split_stride * kDecodeLatentRank + dim));
+}
+
+// LSEs of a chunk of splits (kWords a lane) become weights relative to the largest so far.
+struct RunningMerge {
+  float maximum = kEmpty;
+  float weight_sum = 0.0F;
+
+  // All lanes of a warp; returns the factor for what was summed before.
+  template <int kWords>
+  __device__ __forceinline__ float add_chunk(float (&word)[kWords]) {
+    float largest = word[0];
+#pragma unroll
+    for (int k = 1; k < kWords; ++k) largest = fmaxf(largest, word[k]);
+    largest = fmaxf(maximum, warp_max(largest));
+    const float reference = largest == kEmpty ? 0.0F : largest;
+    float sum = 0.0F;
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      word[k] = __expf(word[k] - reference);
+      sum += word[k];
+    }
+    const float scale = __expf(maximum - reference);
+    weight_sum = weight_sum * scale + warp_sum(sum);
+    maximum = largest;
+    return scale;
+  }
+  __device__ __forceinline__ float inverse() const {
+    return weight_sum > 0.0F ? 1.0F / weight_sum : 0.0F;
+  }
+  __device__ __forceinline__ float lse() const {
+    return weight_sum > 0.0F ? maximum + __logf(weight_sum) : kEmpty;
+  }
+};
+
+__device__ __forceinline__ void scale_by(float4& v, float f) {
+  v = make_float4(v.x * f, v.y * f, v.z * f, v.w * f);
+}
+
+// Where a row of a request goes.
+struct RowTarget {
+  std::uint16_t* out;
+  float* lse;
+};
+__device__ __forceinline__ RowTarget row_target(const DecodeParams& p, const RowWork& w) {
+  const int token = w.row / p.num_heads;
+  const int head = w.row - token * p.num_heads;
+  const std::int64_t t = p.row_begin[w.r.request] + token;
+  return {static_cast<std::uint16_t*>(p.out) + t * p.out_row_stride + head * p.out_head_stride,
+          p.lse + t * p.lse_row_stride + head * p.lse_head_stride};
+}
+
+// Few rows, many splits: a block takes 128 dims of one row, each of its 16 warps every 16th split.
+// The LSEs of a row lie far apart, so one warp reads them for all.
+constexpr int kDeepWarps = 16;
+constexpr int kDeepAhead = 9;
+constexpr int kDeepChunk = kDeepWarps * kDeepAhead;
+
+__global__ void __launch_bounds__(kDeepWarps * 32, 2)
+    combine_deep_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
+  __shared__ float weight[kDeepChunk];
+  __shared__ float rescale;
+  __shared__ float4 part[kDeepWarps][32];
   allow_dependent_grid();
-  const SplitRequest r = find_split_request(p, blockIdx.y, by_part);
-  const int warp = threadIdx.x >> 5;
-  const int lane = threadIdx.x & 31;
-  const int unit = kSplitWarps > 1 ? blockIdx.x : blockIdx.x * S::kWarps + warp;
-  const int row = unit / S::kRowWarps;
-  const int slice = unit % S::kRowWarps;
-  if (r.num_splits < 2 || row >= r.rows) {
+  const RowWork w = find_row(p, by_part, blockIdx.x / kSlices);
+  if (!w.work) {
     // One block of the grid always waits: otherwise a grid with nothing to merge could complete
     // before the decode kernel does, and what follows on the stream would overtake that.
     if (blockIdx.x == 0 && blockIdx.y == 0) wait_for_upstream_grid();
     return;
   }
-  const std::int64_t rows_per_split =
-      static_cast<std::int64_t>(p.max_rows_per_request) * p.num_heads;
-  const std::int64_t first_row = r.first_split * rows_per_split + row;
-  const float* source = p.partial_out + first_row * kDecodeLatentRank + slice * kSlice + lane * 4;
-  const float* lse = p.partial_lse + first_row;
-  const int share = kSplitWarps > 1 ? warp : 0;  // this warp's splits: share, share + kSplitWarps..
-  constexpr float kEmpty = -__builtin_huge_valf();
+  const RowTarget target = row_target(p, w);
+  const int warp = threadIdx.x >> 5;
+  const int lane = threadIdx.x & 31;
+  const int dim = blockIdx.x % kSlices * kSlice + lane * 4;
   wait_for_upstream_grid();
 
-  float4 sum[kSliceCount] = {};
-  float maximum = kEmpty;
-  float weight_sum = 0.0F;
-  for (int base = 0; base < r.num_splits; base += S::kChunk) {
-    float word[S::kLseWords];
+  RunningMerge merge;
+  float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  for (int base = 0; base < w.r.num_splits; base += kDeepChunk) {
+    const int count = min(kDeepChunk, w.r.num_splits - base);
+    constexpr int kWords = (kDeepChunk + 31) / 32;
+    float word[kWords];
+    if (warp == 0) {
 #pragma unroll
-    for (int k = 0; k < S::kLseWords; ++k) {
-      const int s = base + 32 * k + lane;
-      word[k] = s < r.num_splits ? __ldcg(lse + s * rows_per_split) : kEmpty;
+      for (int k = 0; k < kWords; ++k) {
+        const int s = 32 * k + lane;
+        word[k] = s < count ? __ldcg(w.lse + (base + s) * w.split_stride) : kEmpty;
+      }
     }
-#pragma unroll(kSplitWarps > 1 ? S::kChunk / S::kGroup : 1)
-    for (int group = 0; group < S::kChunk; group += S::kGroup) {
-      if (base + group >= r.num_splits) break;
+    float4 value[kDeepAhead];
+#pragma unroll
+    for (int i = 0; i < kDeepAhead; ++i) {
+      const int s = warp + kDeepWarps * i;
+      if (s < count) value[i] = load_value(w, base + s, dim);
+    }
+    if (warp == 0) {
+      const float scale = merge.add_chunk(word);
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) {
+        if (32 * k + lane < kDeepChunk) weight[32 * k + lane] = word[k];
+      }
+      if (lane == 0) rescale = scale;
+    }
+    __syncthreads();
+    if (base > 0) scale_by(sum, rescale);
+#pragma unroll
+    for (int i = 0; i < kDeepAhead; ++i) {
+      const int s = warp + kDeepWarps * i;
+      if (s < count) add_scaled(sum, weight[s], value[i]);
+    }
+    if (base + kDeepChunk < w.r.num_splits) __syncthreads();
+  }
+  part[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0) return;
+#pragma unroll
+  for (int i = 1; i < kDeepWarps; ++i) add_scaled(sum, 1.0F, part[i][lane]);
+  scale_by(sum, merge.inverse());
+  store_bf16x4(target.out + dim, sum);
+  if (dim == 0) *target.lse = merge.lse();
+}
+
+// A warp takes kSliceCount slices of 128 dims of a row, with kAhead splits in flight.
+constexpr int kRowWarps = 8;
+template <int kSliceCount, int kAhead>
+__device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part) {
+  static_assert(32 % kAhead == 0);
+  constexpr int kWarpsPerRow = kSlices / kSliceCount;
+  allow_dependent_grid();
+  const int unit = blockIdx.x * kRowWarps + (threadIdx.x >> 5);
+  const RowWork w = find_row(p, by_part, unit / kWarpsPerRow);
+  if (!w.work) {
+    if (blockIdx.x == 0 && blockIdx.y == 0) wait_for_upstream_grid();  // as above
+    return;
+  }
+  const RowTarget target = row_target(p, w);
+  const int lane = threadIdx.x & 31;
+  const int dim = unit % kWarpsPerRow * (kSlice * kSliceCount) + lane * 4;
+  wait_for_upstream_grid();
+
+  RunningMerge merge;
+  float4 sum[kSliceCount] = {};
+  for (int base = 0; base < w.r.num_splits; base += 32) {
+    const int count = min(32, w.r.num_splits - base);
+    float word[1] = {lane < count ? __ldcg(w.lse + (base + lane) * w.split_stride) : kEmpty};
+#pragma unroll 1
+    for (int group = 0; group < count; group += kAhead) {
       float4 value[kAhead][kSliceCount];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const int s = base + group + share + kSplitWarps * i;
-        if (s < r.num_splits) {
 #pragma unroll
-          for (int c = 0; c < kSliceCount; ++c) {
-            value[i][c] = __ldcg(reinterpret_cast<const float4*>(
-                source + s * rows_per_split * kDecodeLatentRank + c * kSlice));
+        for (int c = 0; c < kSliceCount; ++c) {
+          if (group + i < count) {
+            value[i][c] = load_value(w, base + group + i, dim + c * kSlice);
           }
         }
       }
       if (group == 0) {
-        // The chunk's LSEs become weights relative to the maximum so far.
-        float chunk_max = word[0];
+        const float scale = merge.add_chunk(word);
 #pragma unroll
-        for (int k = 1; k < S::kLseWords; ++k) chunk_max = fmaxf(chunk_max, word[k]);
-        chunk_max = fmaxf(maximum, warp_max(chunk_max));
-        const float reference = chunk_max == kEmpty ? 0.0F : chunk_max;
-        float chunk_sum = 0.0F;
-#pragma unroll
-        for (int k = 0; k < S::kLseWords; ++k) {
-          word[k] = __expf(word[k] - reference);
-          chunk_sum += word[k];
-        }
-        const float scale = __expf(maximum - reference);
-        weight_sum = weight_sum * scale + warp_sum(chunk_sum);
-        maximum = chunk_max;
-#pragma unroll
-        for (int c = 0; c < kSliceCount; ++c) {
-          sum[c] =
-              make_float4(sum[c].x * scale, sum[c].y * scale, sum[c].z * scale, sum[c].w * scale);
-        }
+        for (int c = 0; c < kSliceCount; ++c) scale_by(sum[c], scale);
       }
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const int s = base + group + share + kSplitWarps * i;
-        // Split group + 16 i + share of a chunk is in word (group + 16 i) / 32; with one warp a row
-        // all 32 are in word 0.
-        const float own = kSplitWarps > 1 ? word[(group + 16 * i) / 32] : word[0];
-        const int from = kSplitWarps > 1 ? (group + 16 * i) % 32 + share : group + i;
-        const float w = __shfl_sync(~0U, own, from);
-        if (s < r.num_splits) {
+        const float weight = __shfl_sync(~0U, word[0], group + i);
 #pragma unroll
-          for (int c = 0; c < kSliceCount; ++c) {
-            add_scaled(sum[c], w, value[i][c]);
-          }
+        for (int c = 0; c < kSliceCount; ++c) {
+          if (group + i < count) add_scaled(sum[c], weight, value[i][c]);
         }
       }
     }
   }
-
-  if constexpr (kSplitWarps > 1) {
-    __shared__ float4 partial_sums[S::kWarps][32];
-    partial_sums[warp][lane] = sum[0];
-    __syncthreads();
-    if (warp != 0) return;
-#pragma unroll
-    for (int w = 1; w < S::kWarps; ++w) add_scaled(sum[0], 1.0F, partial_sums[w][lane]);
-  }
-  const float inverse = weight_sum > 0.0F ? 1.0F / weight_sum : 0.0F;
-  const int token = row / p.num_heads;
-  const int head = row - token * p.num_heads;
-  const std::int64_t t = p.row_begin[r.request] + token;
-  std::uint16_t* out = static_cast<std::uint16_t*>(p.out) + t * p.out_row_stride +
-                       head * p.out_head_stride + slice * kSlice + lane * 4;
 #pragma unroll
   for (int c = 0; c < kSliceCount; ++c) {
-    const float4 v = sum[c];
-    store_bf16x4(out + c * kSlice,
-                 make_float4(v.x * inverse, v.y * inverse, v.z * inverse, v.w * inverse));
+    scale_by(sum[c], merge.inverse());
+    store_bf16x4(target.out + dim + c * kSlice, sum[c]);
   }
-  if (slice == 0 && lane == 0) {
-    p.lse[t * p.lse_row_stride + head * p.lse_head_stride] =
-        weight_sum > 0.0F ? maximum + __logf(weight_sum) : kEmpty;
-  }
+  if (dim == 0) *target.lse = merge.lse();
 }
 
-__global__ void __launch_bounds__(512, 2)
-    combine_deep_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
-  combine_rows<Deep, 16, 1, 5>(p, by_part);
-}
-__global__ void __launch_bounds__(256, 4)
+__global__ void __launch_bounds__(kRowWarps * 32, 3)
     combine_medium_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
-  combine_rows<Medium, 1, 1, 8>(p, by_part);
+  combine_rows<1, 8>(p, by_part);
 }
-__global__ void __launch_bounds__(256, 3)
+__global__ void __launch_bounds__(kRowWarps * 32, 3)
     combine_wide_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
-  combine_rows<Wide, 1, 4, 2>(p, by_part);
+  combine_rows<kSlices, 2>(p, by_part);
 }
 
 }  // namespace
@@ -227,12 +300,12 @@ void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
   check_cuda(cudaGetDevice(&device), "decode_combine");
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
              "decode_combine");
+  const bool deep = depth >= 24;
+  const bool medium = !deep && depth >= 4;
+  const int units = deep ? rows * kSlices : ((medium ? rows * kSlices : rows) + 7) / kRowWarps;
   cudaLaunchConfig_t config{};
-  config.gridDim.x = static_cast<unsigned>(depth >= 24  ? rows * kSlices
-                                           : depth >= 4 ? (rows * kSlices + 7) / 8
-                                                        : (rows + 7) / 8);
-  config.gridDim.y = static_cast<unsigned>(candidates);
-  config.blockDim = dim3(depth >= 24 ? 512 : 256);
+  config.gridDim = dim3(static_cast<unsigned>(units), static_cast<unsigned>(candidates));
+  config.blockDim = dim3(32 * (deep ? kDeepWarps : kRowWarps));
   config.stream = stream;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -240,9 +313,9 @@ void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
   config.attrs = &attribute;
   config.numAttrs = major >= 9 ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config,
-                                depth >= 24  ? combine_deep_kernel
-                                : depth >= 4 ? combine_medium_kernel
-                                             : combine_wide_kernel,
+                                deep     ? combine_deep_kernel
+                                : medium ? combine_medium_kernel
+                                         : combine_wide_kernel,
                                 p, by_part),
              "decode_combine: launch");
 }
