@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/support_table.h"
 #include "harness/backend.h"
 
 namespace mladcp {
@@ -38,6 +39,8 @@ Report run_scenario(const Scenario& scenario, const Variation* variation,
                     const Progress& progress) {
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<const Probe*> chosen = chosen_probes(scenario);
+  expect_supported(scenario.device, scenario.parallel, scenario.model_config().dims,
+                   scenario.q_len);
   const std::unique_ptr<Backend> backend =
       make_backend(scenario.device, scenario.collective, static_cast<int>(scenario.parallel.dcp),
                    scenario.timeout_s);
