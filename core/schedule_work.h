@@ -32,14 +32,14 @@ std::vector<std::int64_t> part_loads(const Schedule& schedule,
 struct AttentionWorkShape {
   std::int64_t heads = 128;  // gathered
   std::int64_t q_len = 1;
-  std::int64_t latent = 512;           // L
-  std::int64_t rope = 64;              // R
+  std::int64_t latent = 512;             // L
+  std::int64_t rope = 64;                // R
   std::int64_t cache_element_bytes = 1;  // e4m3 1, bf16 2
   std::int64_t query_element_bytes = 1;
 };
 
-// 2 * heads * row_keys * (D + L): Q K^T over D = L + R, P V over L. row_keys: sum over query rows of
-// the keys each sees.
+// 2 * heads * row_keys * (D + L): Q K^T over D = L + R, P V over L. row_keys: sum over query rows
+// of the keys each sees.
 std::int64_t attention_flops(std::int64_t row_keys, const AttentionWorkShape& shape);
 
 // Cache rows of `keys` read once, q of `requests` read, out (bf16) written once.
@@ -69,9 +69,9 @@ struct SmTimeline {
   double imbalance() const;  // makespan / mean load; 1 is perfect, 0 when there is no work
 };
 
-// Thread blocks are launched part by part, `tiles` of each, one at a time on an SM; the next one goes
-// to the SM that is free first (lowest index among equals). `tiles` is what the kernel launches for
-// the heads it really sees, whatever heads the schedule was built for.
+// Thread blocks are launched part by part, `tiles` of each, one at a time on an SM; the next one
+// goes to the SM that is free first (lowest index among equals). `tiles` is what the kernel
+// launches for the heads it really sees, whatever heads the schedule was built for.
 SmTimeline run_on_sms(std::span<const std::int64_t> loads, std::int64_t tiles,
                       std::int64_t num_sms);
 

@@ -22,8 +22,8 @@ void expect_positive(const char* field, std::int64_t value) {
 void check_params(const ScheduleParams& params) {
   expect_positive("block", params.block);
   if (params.overhead_blocks < 0) {
-    throw InvalidArgument("schedule: overhead_blocks is " +
-                          std::to_string(params.overhead_blocks) + ", must be at least 0");
+    throw InvalidArgument("schedule: overhead_blocks is " + std::to_string(params.overhead_blocks) +
+                          ", must be at least 0");
   }
 }
 
@@ -147,8 +147,7 @@ void build_schedule(std::span<std::int32_t> parts, std::span<std::int32_t> num_s
         break;
       }
       left -= rest + overhead;
-      num_splits[at.request + 1] =
-          num_splits[at.request] + static_cast<std::int32_t>(at.split) + 1;
+      num_splits[at.request + 1] = num_splits[at.request] + static_cast<std::int32_t>(at.split) + 1;
       at = {at.request + 1, 0, 0};
     }
 

@@ -21,7 +21,7 @@ namespace mladcp {
 // ends with one has end 0; an idle part has begin request -1 and an unspecified begin (0 here).
 enum class ScheduleDialect : std::uint8_t { kTokens, kBlocks };
 
-std::string_view name(ScheduleDialect dialect);  // "tokens", "blocks"
+std::string_view name(ScheduleDialect dialect);                     // "tokens", "blocks"
 ScheduleDialect schedule_dialect_from_name(std::string_view text);  // InvalidArgument
 
 struct ScheduleParams {
@@ -33,7 +33,7 @@ struct ScheduleParams {
 
 inline constexpr std::int64_t kPartFields = 8;      // int32 fields of one part, the last 3 zero
 inline constexpr std::int64_t kQueryTileRows = 64;  // query rows one SM works on
-inline constexpr std::int64_t kMaxScheduledRequests = 32768;
+inline constexpr std::int64_t kMaxScheduledRequests = 16384;
 
 // One part: keys [begin, ...) of begin_request up to [..., end) of end_request, whole requests in
 // between. begin_split counts the parts that worked on begin_request before.

@@ -10,5 +10,6 @@ namespace mladcp {
 
 void add_run_verb(CLI::App& program, int& status);
 void add_faults_verb(CLI::App& program, int& status);
+void add_metadata_verb(CLI::App& program, int& status);
 
 }  // namespace mladcp

@@ -121,8 +121,8 @@ class Judge {
     const std::int64_t unit = tokens() ? claim_.block : 1;
     if (begin < 0 || begin / unit >= std::max<std::int64_t>(1, blocks_of(r))) {
       report("range", r, p,
-             "begin is " + text(begin) + ", must lie in the request's " +
-                 text(claim_.lengths[r]) + " keys");
+             "begin is " + text(begin) + ", must lie in the request's " + text(claim_.lengths[r]) +
+                 " keys");
       return -1;
     }
     if (begin % unit != 0) {
@@ -190,8 +190,7 @@ class Judge {
     }
     if (blocks_of(r) == 0 && pieces.size() > 1) {
       report("covered", r, pieces[1].part,
-             "the empty request is also in part " + text(pieces[0].part) +
-                 ", must be in one part");
+             "the empty request is also in part " + text(pieces[0].part) + ", must be in one part");
     }
     for (std::size_t k = 0; k < pieces.size(); ++k) {
       if (pieces[k].split != static_cast<std::int64_t>(k)) {

@@ -3,18 +3,19 @@
 
 #include <cstdint>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/scheduler.h"
-#include "nlohmann/json.hpp"
+#include "tests/support/test_data.h"
 
 namespace mladcp {
 namespace {
 
 TEST(SchedulerGolden, EqualWhereSpecified) {
-  std::ifstream file("tests/golden/flashmla_metadata.jsonl");
-  ASSERT_TRUE(file) << "run from the root of the repository";
+  std::ifstream file(test_data_path("golden/flashmla_metadata.jsonl"));
+  ASSERT_TRUE(file);
   int cases = 0;
   for (std::string line; std::getline(file, line); ++cases) {
     SCOPED_TRACE("line " + std::to_string(cases + 1));
@@ -27,8 +28,7 @@ TEST(SchedulerGolden, EqualWhereSpecified) {
     ScheduleParams params;
     params.block = golden["block_n"];
     params.overhead_blocks = golden["fixed_overhead"];
-    const Schedule schedule =
-        make_schedule(lengths, {golden["heads_times_q"], 1}, dialect, params);
+    const Schedule schedule = make_schedule(lengths, {golden["heads_times_q"], 1}, dialect, params);
 
     ASSERT_EQ(schedule.num_parts(), static_cast<std::int64_t>(rows.size()));
     EXPECT_EQ(schedule.num_splits, golden["num_splits"].get<std::vector<std::int32_t>>());
@@ -39,9 +39,8 @@ TEST(SchedulerGolden, EqualWhereSpecified) {
       if (dialect == ScheduleDialect::kBlocks && wanted.begin_request == -1) {
         wanted.begin = got.begin;
       }
-      ASSERT_EQ(got, wanted) << "part " << p << ": " << got.begin_request << ' ' << got.begin
-                             << ' ' << got.end_request << ' ' << got.end << ' '
-                             << got.begin_split;
+      ASSERT_EQ(got, wanted) << "part " << p << ": " << got.begin_request << ' ' << got.begin << ' '
+                             << got.end_request << ' ' << got.end << ' ' << got.begin_split;
     }
   }
   EXPECT_EQ(cases, 560);

@@ -56,9 +56,8 @@ std::vector<std::int32_t> random_lengths(std::mt19937& random, std::size_t batch
   const std::uint32_t empties = random() % 4;  // 0: none
   std::vector<std::int32_t> lengths(batch);
   for (std::int32_t& length : lengths) {
-    length = empties > 0 && random() % 4 < empties
-                 ? 0
-                 : static_cast<std::int32_t>(random() % longest);
+    length =
+        empties > 0 && random() % 4 < empties ? 0 : static_cast<std::int32_t>(random() % longest);
   }
   return lengths;
 }
@@ -141,18 +140,24 @@ TEST(ScheduleLaws, NameLawRequestAndPart) {
        "blocks 21..21 of 64 are walked never"},
       {"overlap", spoiled([](Numbers& n) { n.parts[2].begin = 40; }), "covered", 0, 2,
        "blocks 40..41 of 64 are walked twice"},
-      {"lost tail", spoiled([](Numbers& n) { n.parts[3] = {-1, 0, 2, 1, 0}; }), "covered", 0, 2,
-       "blocks 63..63 of 64 are walked never"},
-      {"lost request", spoiled([](Numbers& n) { n.parts[3] = {0, 63, 1, 0, 3}; }), "covered", 2, 3,
-       "no busy part holds the request"},
+      {"lost tail", spoiled([](Numbers& n) {
+         n.parts[3] = {-1, 0, 2, 1, 0};
+       }),
+       "covered", 0, 2, "blocks 63..63 of 64 are walked never"},
+      {"lost request", spoiled([](Numbers& n) {
+         n.parts[3] = {0, 63, 1, 0, 3};
+       }),
+       "covered", 2, 3, "no busy part holds the request"},
       {"begin past the end", spoiled([](Numbers& n) { n.parts[3].begin = 64; }), "range", 0, 3,
        "begin is 64"},
       {"begin request", spoiled([](Numbers& n) { n.parts[0].begin_request = 3; }), "range", -1, 0,
        "begin request is 3, must be in 0..2 or -1 when idle"},
       {"end request", spoiled([](Numbers& n) { n.parts[3].end_request = 3; }), "range", 0, 3,
        "end request is 3, must be in 0..2"},
-      {"end of an empty request",
-       spoiled([](Numbers& n) { n.parts[3] = {0, 63, 1, 1, 3}; }), "range", 1, 3, "end is 1"},
+      {"end of an empty request", spoiled([](Numbers& n) {
+         n.parts[3] = {0, 63, 1, 1, 3};
+       }),
+       "range", 1, 3, "end is 1"},
       {"split", spoiled([](Numbers& n) { n.parts[2].begin_split = 1; }), "begin_split", 0, 2,
        "begin split is 1, must be 2"},
       {"num_splits", spoiled([](Numbers& n) { n.num_splits[2] = 6; }), "num_splits", 1, 3,
@@ -163,10 +168,17 @@ TEST(ScheduleLaws, NameLawRequestAndPart) {
        "must be a multiple of 64"},
       {"end off a block", spoiled([](Numbers& n) { n.parts[0].end += 8; }, kTokens), "cut", 0, 0,
        "must be a multiple of 64 or 4096"},
-      {"idle with an end", spoiled([](Numbers& n) { n.parts[3] = {3, 0, 3, 0, 0}; }, kTokens),
+      {"idle with an end",
+       spoiled(
+           [](Numbers& n) {
+             n.parts[3] = {3, 0, 3, 0, 0};
+           },
+           kTokens),
        "idle", -1, 3, "end request 3 must be below it"},
-      {"work after idle", spoiled([](Numbers& n) { n.parts[2] = {-1, 0, 2, 1, 0}; }), "idle", -1,
-       3, "works although part 2 before it is idle"},
+      {"work after idle", spoiled([](Numbers& n) {
+         n.parts[2] = {-1, 0, 2, 1, 0};
+       }),
+       "idle", -1, 3, "works although part 2 before it is idle"},
       {"shape", spoiled([](Numbers& n) { n.num_splits.pop_back(); }), "shape", -1, -1,
        "num_splits has 3 entries, must have 4"},
       {"no parts", spoiled([](Numbers& n) { n.parts.clear(); }), "shape", -1, -1, "no parts"},
