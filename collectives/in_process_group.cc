@@ -1,12 +1,11 @@
 #include "collectives/in_process_group.h"
 
-#include <exception>
-#include <mutex>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "collectives/placement.h"
+#include "collectives/rank_threads.h"
 #include "collectives/rendezvous.h"
 #include "core/error.h"
 
@@ -129,37 +128,17 @@ void InProcessGroup::run(const std::function<void(Collective&)>& body) {
   std::vector<std::unique_ptr<Collective>> handles;
   for (int rank = 0; rank < world_size(); ++rank) handles.push_back(join(rank));
 
-  std::mutex mutex;
-  std::exception_ptr first_error;     // of a rank that failed by itself
-  std::exception_ptr first_aborted;   // of a rank that a peer took down
-  const auto keep = [&mutex](std::exception_ptr& kept) {
-    const std::lock_guard lock(mutex);
-    if (!kept) kept = std::current_exception();
-  };
   const auto run_rank = [&](int rank) {
+    const std::unique_ptr<Collective> handle = std::move(handles[rank]);
     try {
-      const std::unique_ptr<Collective> handle = std::move(handles[rank]);
-      try {
-        body(*handle);
-      } catch (const std::exception& error) {
-        abort(rank, error.what());
-        throw;
-      } catch (...) {
-        abort(rank, "an exception of unknown type");
-        throw;
-      }
-    } catch (const AbortedByPeer&) {
-      keep(first_aborted);
-    } catch (...) {
-      keep(first_error);
+      body(*handle);
+    } catch (const std::exception& error) {
+      abort(rank, error.what());  // before the handle is destroyed, which would be a mere departure
+      throw;
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < world_size(); ++rank) threads.emplace_back(run_rank, rank);
-  }
-  if (first_error) std::rethrow_exception(first_error);
-  if (first_aborted) std::rethrow_exception(first_aborted);
+  run_ranks(world_size(), run_rank,
+            [this](int rank, const std::string& reason) { abort(rank, reason); });
 }
 
 }  // namespace mladcp

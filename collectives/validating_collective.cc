@@ -13,6 +13,7 @@ ValidatingCollective::ValidatingCollective(Collective& inner, Device& device)
 
 void ValidatingCollective::run(const CollectiveCall& call, const TensorView& out,
                                const TensorView& in, Stream stream) {
+  if (!mismatch_.empty()) throw RankMismatch("the group is refused since: " + mismatch_);
   const Fingerprint mine = Fingerprint::of(call);
   device_.copy_from_host(mine_.view().data, &mine, sizeof mine, stream);
   // The exchange is one and the same call whatever the ranks are about to do, under the number of the
@@ -27,8 +28,8 @@ void ValidatingCollective::run(const CollectiveCall& call, const TensorView& out
   }
   device_.copy_to_host(fingerprints_.data(), all_.view().data,
                        fingerprints_.size() * sizeof(Fingerprint), stream);
-  const std::string message = mismatch_message(std::span<const Fingerprint>(fingerprints_));
-  if (!message.empty()) throw RankMismatch(message);
+  mismatch_ = mismatch_message(std::span<const Fingerprint>(fingerprints_));
+  if (!mismatch_.empty()) throw RankMismatch(mismatch_);
   forward(call, out, in, stream);
 }
 

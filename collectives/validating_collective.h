@@ -1,6 +1,7 @@
 // Compares the ranks' calls before each of them, for backends that do not.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "collectives/fingerprint.h"
@@ -10,7 +11,8 @@ namespace mladcp {
 
 // Every call costs one more all-gather, of fingerprints, and a wait for the stream: not for timing,
 // and not to be captured into a graph. A difference is a RankMismatch on every rank, with one
-// message, before data moves. `inner` and `device` outlive the decorator.
+// message, before data moves; from then on every call is refused with it. `inner` and `device` outlive
+// the decorator.
 class ValidatingCollective final : public ForwardingCollective {
  public:
   // `device` holds the tensors of the calls.
@@ -24,6 +26,7 @@ class ValidatingCollective final : public ForwardingCollective {
   Tensor mine_;  // [1, sizeof(Fingerprint)] bytes
   Tensor all_;   // [N, sizeof(Fingerprint)] bytes
   std::vector<Fingerprint> fingerprints_;
+  std::string mismatch_;  // the first one
 };
 
 }  // namespace mladcp

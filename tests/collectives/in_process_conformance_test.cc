@@ -1,7 +1,11 @@
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "collectives/in_process_group.h"
 #include "collectives/recording_collective.h"
+#include "collectives/validating_collective.h"
 #include "core/error.h"
 #include "tests/collectives/conformance.h"
 
@@ -33,21 +37,40 @@ class InProcessUnderTest : public GroupUnderTest {
 };
 
 // A decorator must keep the contract of what it decorates.
-class RecordedUnderTest final : public InProcessUnderTest {
+template <typename Decorator>
+class DecoratedUnderTest final : public InProcessUnderTest {
  public:
-  explicit RecordedUnderTest(int world_size)
-      : InProcessUnderTest(world_size), decorators_(static_cast<std::size_t>(world_size)) {}
+  using Make = std::function<std::unique_ptr<Decorator>(Collective&)>;
+
+  DecoratedUnderTest(int world_size, Make make)
+      : InProcessUnderTest(world_size),
+        make_(std::move(make)),
+        decorators_(static_cast<std::size_t>(world_size)) {}
 
  private:
   Collective& decorated(Collective& collective) override {
     auto& decorator = decorators_[collective.rank()];
-    decorator = std::make_unique<RecordingCollective>(collective, log_);
+    decorator = make_(collective);
     return *decorator;
   }
 
-  CallLog log_;
-  std::vector<std::unique_ptr<RecordingCollective>> decorators_;
+  Make make_;
+  std::vector<std::unique_ptr<Decorator>> decorators_;
 };
+
+std::unique_ptr<GroupUnderTest> recorded_group(int world_size) {
+  return std::make_unique<DecoratedUnderTest<RecordingCollective>>(
+      world_size, [log = std::make_shared<CallLog>()](Collective& inner) {
+        return std::make_unique<RecordingCollective>(inner, *log);
+      });
+}
+
+std::unique_ptr<GroupUnderTest> validated_group(int world_size) {
+  return std::make_unique<DecoratedUnderTest<ValidatingCollective>>(
+      world_size, [](Collective& inner) {
+        return std::make_unique<ValidatingCollective>(inner, host_device());
+      });
+}
 
 std::vector<GroupCase> cases() {
   std::vector<GroupCase> result;
@@ -55,7 +78,8 @@ std::vector<GroupCase> cases() {
     result.push_back({"InProcess" + std::to_string(n),
                       [n] { return std::make_unique<InProcessUnderTest>(n); }});
   }
-  result.push_back({"Recorded3", [] { return std::make_unique<RecordedUnderTest>(3); }});
+  result.push_back({"Recorded3", [] { return recorded_group(3); }});
+  result.push_back({"Validated3", [] { return validated_group(3); }});
   return result;
 }
 

@@ -31,7 +31,7 @@ class GroupUnderTest {
 
 struct GroupCase {
   std::string name;  // "InProcess3": the readable part of a test's name
-  std::function<std::unique_ptr<GroupUnderTest>()> make;
+  std::function<std::unique_ptr<GroupUnderTest>()> make;  // throws Unsupported where it cannot be
   bool compares_calls = true;      // ranks exchange their calls, so that a difference is an error
   bool sums_in_rank_order = true;  // bits of a sum are those of Device::sum_in_rank_order
 };

@@ -1,0 +1,43 @@
+#include "collectives/rank_threads.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+
+namespace mladcp {
+
+void run_ranks(int world_size, const std::function<void(int)>& body,
+               const std::function<void(int, const std::string&)>& abort) {
+  std::mutex mutex;
+  std::exception_ptr first_error;    // of a rank that failed by itself
+  std::exception_ptr first_aborted;  // of a rank that a peer took down
+  const auto keep = [&mutex](std::exception_ptr& kept) {
+    const std::lock_guard lock(mutex);
+    if (!kept) kept = std::current_exception();
+  };
+  const auto run_rank = [&](int rank) {
+    try {
+      body(rank);
+    } catch (const AbortedByPeer& error) {
+      keep(first_aborted);
+      abort(rank, error.what());
+    } catch (const std::exception& error) {
+      keep(first_error);
+      abort(rank, error.what());
+    } catch (...) {
+      keep(first_error);
+      abort(rank, "an exception of unknown type");
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(run_rank, rank);
+  }
+  if (first_error) std::rethrow_exception(first_error);
+  if (first_aborted) std::rethrow_exception(first_aborted);
+}
+
+}  // namespace mladcp
