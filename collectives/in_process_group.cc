@@ -8,6 +8,7 @@
 #include "collectives/rank_threads.h"
 #include "collectives/rendezvous.h"
 #include "core/error.h"
+#include "core/forwarding_device.h"
 
 namespace mladcp {
 
@@ -88,7 +89,7 @@ class InProcessGroup::Handle final : public Collective {
   }
 
   void expect_on_device(const CollectiveCall& call, const TensorView& view) const {
-    if (view.device == &state_->device) return;
+    if (on_device(view, state_->device)) return;
     throw InvalidArgument(describe(call) + " on rank " + std::to_string(rank_) + ": " +
                           describe(view) + " is not on the group's device, " +
                           std::string(state_->device.description()));
