@@ -40,7 +40,11 @@ struct FaultFinding {
 // The whole catalogue; names are unique.
 std::vector<Fault> fault_catalogue();
 
-// Runs the clean scenario of a fault (which must pass), then the fault.
+// The scenario and probes of a fault without it, and with time for every rank to come: some faults
+// wait for one that never does.
+Scenario clean_scenario(const Fault& fault);
+
+// Runs the probes of a fault until one catches it.
 FaultFinding try_fault(const Fault& fault);
 
 // The scenario most faults are tried on: small, uneven, every edge present.

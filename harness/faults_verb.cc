@@ -38,8 +38,7 @@ struct Kill {
 void run_clean(const std::vector<Fault>& faults, Kill& kill) {
   std::set<std::string> seen;
   for (const Fault& fault : faults) {
-    Scenario scenario = fault.scenario;
-    scenario.probes = fault.probes;
+    const Scenario scenario = clean_scenario(fault);
     if (!seen.insert(to_json(scenario)).second) continue;
     const Report report = run_scenario(scenario, nullptr, [](double, std::string_view) {});
     for (const Check& check : report.checks) {
