@@ -20,6 +20,8 @@ const std::vector<Probe>& probes() {
        run_shifted_probe},
       {"scale", "halving q_scale while doubling k_scale doubles the output, bit for bit",
        run_scale_probe},
+      {"poison", "memory that starts as NaN, guarded on both sides: reads and writes astray",
+       run_poison_probe},
       {"parity", "other page numbers, the same bits", run_parity_probe},
       {"repeat", "two equal runs, the same bits", run_repeat_probe},
   };

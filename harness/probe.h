@@ -57,6 +57,7 @@ ProbeOutcome run_numeric_probe(const ProbeContext& context);
 ProbeOutcome run_census_probe(const ProbeContext& context);
 ProbeOutcome run_constant_probe(const ProbeContext& context);
 ProbeOutcome run_parity_probe(const ProbeContext& context);
+ProbeOutcome run_poison_probe(const ProbeContext& context);
 ProbeOutcome run_repeat_probe(const ProbeContext& context);
 ProbeOutcome run_scale_probe(const ProbeContext& context);
 ProbeOutcome run_shifted_probe(const ProbeContext& context);

@@ -15,9 +15,9 @@ namespace {
 // The order in which data passes the stages: the first failure in this order is the one to look at.
 std::ptrdiff_t stage_order(const std::string& stage) {
   static constexpr const char* kOrder[] = {
-      "plan",     "write",      "absorb",   "quantise",  "query",     "schedule",   "gather",
-      "exchange", "reorganise", "causal",   "context",   "attention", "mask",       "lse",
-      "correct",  "merge",      "combined", "projected", "output",    "collectives"};
+      "plan",     "write",      "absorb",   "quantise",  "query",     "schedule",    "gather",
+      "exchange", "reorganise", "causal",   "context",   "attention", "mask",        "lse",
+      "correct",  "merge",      "combined", "projected", "output",    "collectives", "poison"};
   return std::find(std::begin(kOrder), std::end(kOrder), stage) - std::begin(kOrder);
 }
 
