@@ -11,8 +11,8 @@ namespace mladcp {
 namespace {
 
 constexpr double kFp32 = 0x1p-24;
-constexpr double kSmallest = 0x1p-134;    // half the smallest subnormal of bf16
-constexpr double kNoWeight = 0x1p-126;    // smaller weights may be flushed in fp32
+constexpr double kSmallest = 0x1p-134;  // half the smallest subnormal of bf16
+constexpr double kNoWeight = 0x1p-126;  // smaller weights may be flushed in fp32
 
 Expected make_expected(const Shape& shape) {
   const auto count = static_cast<std::size_t>(element_count(shape));
@@ -27,8 +27,8 @@ std::vector<double> row_of(const TensorView& view, std::int64_t offset) {
 
 // The merge law in fp64 for one row (t, h); anything but a finite LSE counts as empty.
 struct Weights {
-  std::vector<double> weight;     // [N]
-  std::vector<double> relative;   // [N] error of each weight, as fp32 computes it
+  std::vector<double> weight;    // [N]
+  std::vector<double> relative;  // [N] error of each weight, as fp32 computes it
   double lse = -std::numeric_limits<double>::infinity();
   double lse_error = 0.0;
 
@@ -117,8 +117,8 @@ Expected expect_sum(std::span<const TensorView> inputs, DType out, int roundings
   }
   for (std::size_t at = 0; at < magnitude.size(); ++at) {
     // Every partial sum is at most the magnitude; the last rounding is of the result itself.
-    const double sums = (kFp32 * static_cast<double>(inputs.size()) + unit * (roundings - 1)) *
-                        magnitude[at];
+    const double sums =
+        (kFp32 * static_cast<double>(inputs.size()) + unit * (roundings - 1)) * magnitude[at];
     expected.bound[at] = sums + rounding(unit, expected.value[at], sums);
   }
   return expected;

@@ -71,7 +71,8 @@ struct Partial {
   Eigen::ArrayXf lse;  // [rows] at the end
 };
 
-// Dot products -> P in place, for the keys [begin, begin + count); rescales what earlier tiles left.
+// Dot products -> P in place, for the keys [begin, begin + count); rescales what earlier tiles
+// left.
 void softmax_tile(Eigen::Ref<RowMatrix> tile, Partial& partial, const DecodeStep& step,
                   std::int64_t request, std::int64_t begin, std::int64_t count) {
   for (std::int64_t row = 0; row < tile.rows(); ++row) {
@@ -138,8 +139,8 @@ std::vector<Splits> splits_of_requests(const std::vector<DecodePiece>& pieces,
   return splits;
 }
 
-// Merges row `row` of the splits into out (one row) and returns its LSE. The merge law takes NaN for
-// an empty split; a reference must not hide it.
+// Merges row `row` of the splits into out (one row) and returns its LSE. The merge law takes NaN
+// for an empty split; a reference must not hide it.
 float merge_row(Eigen::RowVectorXf& out, const Splits& splits, std::int64_t row) {
   const auto lse_of = [&](int n) { return splits.first[n].lse[row]; };
   const LseMerge law(splits.count, lse_of);

@@ -46,14 +46,13 @@ void CpuCacheOps::write(const KvCache& cache, const TensorView& kv_c, const Tens
   for (std::int64_t t = 0; t < tokens; ++t) {
     const std::int64_t slot = index_at(slots, t);
     if (slot < 0) continue;
-    const std::int64_t at =
-        cache_row_offset(slot / cache.page_size(), slot % cache.page_size(),
-                         cache.data.strides[0], cache.data.strides[1]);
+    const std::int64_t at = cache_row_offset(slot / cache.page_size(), slot % cache.page_size(),
+                                             cache.data.strides[0], cache.data.strides[1]);
     if (cache.quantized()) {
       load_row(row.data(), kv_c, offset_of(kv_c, t));
       load_row(row.data() + latent, k_pe, offset_of(k_pe, t));
-      quantize(std::span(cache.data.as<Float8E4M3>() + at, row.size()),
-               std::span<const float>(row), cache.scale);
+      quantize(std::span(cache.data.as<Float8E4M3>() + at, row.size()), std::span<const float>(row),
+               cache.scale);
     } else {
       copy_row(latents, at, kv_c, offset_of(kv_c, t));
       copy_row(ropes, at, k_pe, offset_of(k_pe, t));

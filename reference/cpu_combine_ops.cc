@@ -148,8 +148,8 @@ void CpuCombineOps::merge_into(const TensorView& running, const TensorView& runn
       kRowGrain);
 }
 
-void CpuCombineOps::pack(const TensorView& packed, const TensorView& partial,
-                         const TensorView& lse, Stream) {
+void CpuCombineOps::pack(const TensorView& packed, const TensorView& partial, const TensorView& lse,
+                         Stream) {
   expect_host_all({packed, partial, lse});
   expect_rank(packed, 4);
   expect_rank(partial, 3);

@@ -16,8 +16,7 @@ class CpuCombineOps final : public CombineOps {
   void merge(const TensorView& out, const TensorView& lse, const TensorView& partials,
              const TensorView& lses, Stream stream) override;
   void merge_into(const TensorView& running, const TensorView& running_lse,
-                  const TensorView& partial, const TensorView& partial_lse,
-                  Stream stream) override;
+                  const TensorView& partial, const TensorView& partial_lse, Stream stream) override;
   void pack(const TensorView& packed, const TensorView& partial, const TensorView& lse,
             Stream stream) override;
   void unpack(const TensorView& partials, const TensorView& lses, const TensorView& packed,

@@ -57,8 +57,8 @@ std::vector<DecodePiece> read_schedule(const ScheduleTensors& schedule,
       const std::int64_t keys = key_count[static_cast<std::size_t>(b)];
       const std::int64_t first = b == part.begin_request ? part.begin : 0;
       const std::int64_t split_in_request = b == part.begin_request ? part.begin_split : 0;
-      const std::int64_t splits = index_at(schedule.num_splits, b + 1) -
-                                  index_at(schedule.num_splits, b);
+      const std::int64_t splits =
+          index_at(schedule.num_splits, b + 1) - index_at(schedule.num_splits, b);
       expect_range(p, "split", split_in_request, splits);
       expect_range(p, "begin block", first, std::int64_t{1} << 31);
       const std::int64_t end =

@@ -44,8 +44,8 @@ DecodeStep settle(const TensorView& out, const TensorView& lse, const Query& que
                       " with cache " + std::string(name(kv)) +
                       "; a bf16 query goes with either cache, an e4m3 query with e4m3");
   }
-  for (const TensorView& view : {out, lse, cache.data, rows.visible, rows.row_begin,
-                                 rows.block_table}) {
+  for (const TensorView& view :
+       {out, lse, cache.data, rows.visible, rows.row_begin, rows.block_table}) {
     expect_host(view);
   }
   expect_rank(out, 3);
@@ -62,8 +62,9 @@ DecodeStep settle(const TensorView& out, const TensorView& lse, const Query& que
   if (out.size(2) > shape.width) expect_shape(out, {shape.rows, shape.heads, shape.width});
   const float k_scale = cache.quantized() ? cache.scale : 1.0F;
   const float q_scale = shape.dtype == DType::kE4M3 ? scales.q_scale : 1.0F;
-  return {requests,    shape.rows, shape.heads, out.size(2), shape.width,
-          query,       cache,      rows,        scales.softmax_scale * q_scale * k_scale,
+  return {requests,    shape.rows,  shape.heads,
+          out.size(2), shape.width, query,
+          cache,       rows,        scales.softmax_scale * q_scale * k_scale,
           k_scale};
 }
 

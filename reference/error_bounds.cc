@@ -60,13 +60,13 @@ double logit_shrink(const NumericsProfile& profile, std::int64_t width) {
   return profile.logits.toward_zero * (steps + 1) / 2;
 }
 
-// Relative error of a factor exp(z - max): its own, and the roundings of z, max and their difference.
+// Relative error of a factor exp(z - max): its own, and the roundings of z, max and their
+// difference.
 double exponential_error(const NumericsProfile& profile, double max_logit) {
   return profile.exp_error + 2 * kFp32 * (1 + max_logit);
 }
 
-double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& r,
-                 std::int64_t l) {
+double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& r, std::int64_t l) {
   const std::size_t at = r.at(l);
   const double out = std::fabs(r.sums.out[at]);
   const double root_square = std::sqrt(double{r.sums.square[at]});
@@ -75,9 +75,8 @@ double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& 
   const Accumulator& sum = profile.values;
 
   // P's own errors; an error of a logit moves the sum of P as well, hence the |out|.
-  double bound = spread(r.keys()) *
-                 (std::sqrt(double{r.sums.random[at]}) + out * r.logit_random() +
-                  2 * kFp32 * r.max_logit() * root_square);
+  double bound = spread(r.keys()) * (std::sqrt(double{r.sums.random[at]}) + out * r.logit_random() +
+                                     2 * kFp32 * r.max_logit() * root_square);
   bound += shrink * r.sums.tilt[at];
   if (!r.sums.flushed.empty()) bound += r.sums.flushed[at];
 
@@ -187,17 +186,15 @@ class Collector {
         magnitude += weights[set] * std::fabs(partial.out.value[at]);
         // An error of a set's LSE shifts weight between this set and the rest.
         bound += weights[set] * (partial.out.bound[at] +
-                                 std::fabs(partial.out.value[at] - value) *
-                                     partial.lse.bound[row]);
+                                 std::fabs(partial.out.value[at] - value) * partial.lse.bound[row]);
       }
       bound += weight_error * magnitude;
       if (combine_.weighted_before) {
         bound += sent_roundoff_ * (1 + combine_.sum_roundings) * (magnitude + bound);
       }
       result.combined.out.value[at] = value;
-      result.combined.out.bound[at] = magnitude == 0.0 && bound == 0.0
-                                          ? 0.0
-                                          : bound + rounding(out_roundoff_, value, bound);
+      result.combined.out.bound[at] =
+          magnitude == 0.0 && bound == 0.0 ? 0.0 : bound + rounding(out_roundoff_, value, bound);
     }
   }
 

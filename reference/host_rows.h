@@ -9,7 +9,9 @@
 namespace mladcp {
 
 // The offset, in elements, of view[i, j, ..., 0]; leading indices as given, the rest 0.
-inline std::int64_t offset_of(const TensorView& view, std::int64_t i) { return i * view.strides[0]; }
+inline std::int64_t offset_of(const TensorView& view, std::int64_t i) {
+  return i * view.strides[0];
+}
 inline std::int64_t offset_of(const TensorView& view, std::int64_t i, std::int64_t j) {
   return i * view.strides[0] + j * view.strides[1];
 }

@@ -1,5 +1,5 @@
-// How an implementation rounds, as numbers. The bounds of reference/error_bounds.h follow from them;
-// the derivations are in docs/numerics.md.
+// How an implementation rounds, as numbers. The bounds of reference/error_bounds.h follow from
+// them; the derivations are in docs/numerics.md.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace mladcp {
 
-// Sums of products on some unit: `step` products enter the accumulator at a time. Per step, relative
-// to the largest magnitude among accumulator and products, the error is at most
+// Sums of products on some unit: `step` products enter the accumulator at a time. Per step,
+// relative to the largest magnitude among accumulator and products, the error is at most
 //   random: of either sign, as roundings to nearest are, or truncations of terms of mixed signs
 //   toward_zero: always against the sum's own sign, as truncations of an accumulator are
 struct Accumulator {
@@ -19,9 +19,9 @@ struct Accumulator {
 
 // The format of P between the two products. With `offset` P is stored as 2^offset * exp(z - max).
 struct ProbabilityFormat {
-  double roundoff = 0.0;          // relative, of normal numbers; 0: stays in fp32
-  double smallest_normal = 0.0;   // below, roundings are absolute: smallest_normal * roundoff
-  double flush = 0.0;             // at most this becomes 0
+  double roundoff = 0.0;         // relative, of normal numbers; 0: stays in fp32
+  double smallest_normal = 0.0;  // below, roundings are absolute: smallest_normal * roundoff
+  double flush = 0.0;            // at most this becomes 0
   int offset = 0;
 };
 
@@ -32,8 +32,7 @@ struct NumericsProfile {
   Accumulator values;             // P times value, within a chain
   std::int64_t chain_keys = 128;  // keys of one chain before it is added in fp32; 0: a whole walk
   ProbabilityFormat probability;
-  double exp_error = 0x1p-23;     // relative, of exp or exp2, argument arithmetic aside
-  std::int64_t max_splits = 67;   // splits of a request that are merged in fp32, at most
+  double exp_error = 0x1p-23;  // relative, of exp or exp2, argument arithmetic aside
 };
 
 namespace profiles {
@@ -44,8 +43,8 @@ extern const NumericsProfile kCpu;
 // operands; P in the same format, f16 with offset 15.
 extern const NumericsProfile kCudaGenericFp8;
 extern const NumericsProfile kCudaGenericBf16;
-// kernels/decode/sm90_fp8: wgmma on e4m3, promoted to fp32 every page of 64 keys, P e4m3 with offset
-// 7; and its variant with P and V in f16, offset 5.
+// kernels/decode/sm90_fp8: wgmma on e4m3, promoted to fp32 every page of 64 keys, P e4m3 with
+// offset 7; and its variant with P and V in f16, offset 5.
 extern const NumericsProfile kSm90Fp8;
 extern const NumericsProfile kSm90Fp8F16;
 // FlashMLA's dense FP8 decode: wgmma on e4m3, one chain for the whole walk of an SM, P e4m3 at

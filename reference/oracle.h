@@ -26,7 +26,7 @@ Tensor stored_rows(const TensorView& kv_c, const TensorView& k_pe, DType cache_d
 
 // out[t, h, y] = sum over x of in[t, h, x] * weight[h, x, y], with the sums its error depends on.
 struct HeadProducts {
-  Shape shape;                    // [T, H, Y]
+  Shape shape;  // [T, H, Y]
   std::vector<double> value;
   std::vector<double> magnitude;  // sum of |in * weight|
   std::vector<double> square;     // sum of (in * weight)^2
@@ -37,14 +37,14 @@ HeadProducts multiply_heads_exactly(const TensorView& in, const TensorView& weig
 
 // One attention problem, global. Heads are those of all ranks.
 struct OracleProblem {
-  TensorView query;                // [T, H, D] e4m3, bf16, fp32 or fp64
-  std::vector<TensorView> keys;    // per request [S, D], position order; e4m3, bf16, fp32, fp64
+  TensorView query;                   // [T, H, D] e4m3, bf16, fp32 or fp64
+  std::vector<TensorView> keys;       // per request [S, D], position order; e4m3, bf16, fp32, fp64
   std::vector<std::int32_t> request;  // [T]
   std::vector<std::int64_t> visible;  // [T] row t sees positions below this
-  std::int64_t latent = 0;         // the first columns of a key are its value
+  std::int64_t latent = 0;            // the first columns of a key are its value
   double softmax_scale = 1.0;
-  double query_scale = 1.0;        // what one unit of the query is worth: q_scale for codes
-  double key_scale = 1.0;          // k_scale for codes
+  double query_scale = 1.0;  // what one unit of the query is worth: q_scale for codes
+  double key_scale = 1.0;    // k_scale for codes
   // Per request, the set that keeps each position, 0 .. sets - 1, or -1 to leave it out. Empty: all
   // keys form set 0.
   std::vector<std::vector<std::int32_t>> owner;
@@ -64,17 +64,17 @@ struct KeyErrors {
 // What one block of query rows sees in one set of keys; rows [first, first + rows) of the T * H
 // query rows, row t * H + h. Arrays [rows, L] or [rows]. p sums to 1 over the set; v are values.
 struct SetSums {
-  std::vector<double> out;         // sum p v
-  std::vector<double> lse;         // natural; -inf for no key
+  std::vector<double> out;  // sum p v
+  std::vector<double> lse;  // natural; -inf for no key
   std::vector<double> max_logit;
-  std::vector<std::int64_t> keys;  // visible keys of the set
-  std::vector<float> magnitude;    // sum p |v|
-  std::vector<float> square;       // sum (p v)^2
-  std::vector<float> random;       // sum (e v)^2, e the error of p by KeyErrors
-  std::vector<float> flushed;      // sum p |v| over keys that flush; empty when flush is 0
-  std::vector<float> tilt;         // |sum p (z - mean z) v|: d out / d log(logit scale)
-  std::vector<float> logit_random; // [rows] sum (p * logit_random * g)^2
-  std::vector<float> mean_logit;   // [rows] sum p |z|
+  std::vector<std::int64_t> keys;   // visible keys of the set
+  std::vector<float> magnitude;     // sum p |v|
+  std::vector<float> square;        // sum (p v)^2
+  std::vector<float> random;        // sum (e v)^2, e the error of p by KeyErrors
+  std::vector<float> flushed;       // sum p |v| over keys that flush; empty when flush is 0
+  std::vector<float> tilt;          // |sum p (z - mean z) v|: d out / d log(logit scale)
+  std::vector<float> logit_random;  // [rows] sum (p * logit_random * g)^2
+  std::vector<float> mean_logit;    // [rows] sum p |z|
 };
 
 struct RowBlock {

@@ -70,7 +70,8 @@ void parallel_for(int threads, std::int64_t count, const std::function<void(std:
   std::vector<std::thread> team;
   team.reserve(static_cast<std::size_t>(helpers));
   try {
-    for (std::int64_t t = 0; t < helpers; ++t) team.emplace_back([&work] { work.take_until_done(); });
+    for (std::int64_t t = 0; t < helpers; ++t)
+      team.emplace_back([&work] { work.take_until_done(); });
   } catch (const std::system_error&) {
     // The system gave fewer threads; the work is done by those there are.
   }

@@ -37,10 +37,10 @@ TEST(Compare, NothingExcusesAValueThatIsNotFinite) {
     double actual, expected, bound;
     bool holds;
   };
-  for (const Case& c : {Case{kNaN, 1.0, 1e9, false}, Case{kInf, 1.0, kInf, false},
-                        Case{1.0, -kInf, 1e9, false}, Case{-kInf, -kInf, 0.0, true},
-                        Case{kInf, -kInf, 1.0, false}, Case{kNaN, kNaN, 0.0, true},
-                        Case{0.0, 0.0, 0.0, true}, Case{1e-30, 0.0, 0.0, false}}) {
+  for (const Case& c :
+       {Case{kNaN, 1.0, 1e9, false}, Case{kInf, 1.0, kInf, false}, Case{1.0, -kInf, 1e9, false},
+        Case{-kInf, -kInf, 0.0, true}, Case{kInf, -kInf, 1.0, false}, Case{kNaN, kNaN, 0.0, true},
+        Case{0.0, 0.0, 0.0, true}, Case{1e-30, 0.0, 0.0, false}}) {
     const Tensor actual =
         filled(DType::kF32, {1}, "lse", [&](std::int64_t) { return static_cast<float>(c.actual); });
     EXPECT_EQ(compare(actual, {{1}, {c.expected}, {c.bound}}).pass(), c.holds)
@@ -49,7 +49,8 @@ TEST(Compare, NothingExcusesAValueThatIsNotFinite) {
 }
 
 TEST(Compare, FiguresAreThoseOfTheWholeTensor) {
-  const Tensor actual = filled(DType::kF32, {2}, "out", [](std::int64_t i) { return i ? 0.0F : 3.0F; });
+  const Tensor actual =
+      filled(DType::kF32, {2}, "out", [](std::int64_t i) { return i ? 0.0F : 3.0F; });
   const Comparison result = compare(actual, {{2}, {3.0, 4.0}, {10.0, 10.0}});
   EXPECT_DOUBLE_EQ(result.cosine, 9.0 / (3.0 * 5.0));
   EXPECT_DOUBLE_EQ(result.relative_rms, 4.0 / 5.0);

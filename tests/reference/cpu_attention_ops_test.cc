@@ -54,9 +54,9 @@ TEST(CpuDecode, LiesWithinItsBoundsForEveryFormatAndCut) {
   for (const Formats& formats : kFormats) {
     for (const std::int64_t parts : {0, 1, 2, 3, 7}) {
       for (const auto& [q_scale, k_scale] : {std::pair{1.0F, 1.0F}, {2.0F, 3.0F}, {0.1F, 0.1F}}) {
-        SCOPED_TRACE(testing::Message() << name(formats.query) << " on " << name(formats.cache)
-                                        << ", " << parts << " parts, scales " << q_scale << " "
-                                        << k_scale);
+        SCOPED_TRACE(testing::Message()
+                     << name(formats.query) << " on " << name(formats.cache) << ", " << parts
+                     << " parts, scales " << q_scale << " " << k_scale);
         DecodeProblemShape shape = shape_of(formats);
         shape.q_scale = q_scale;
         shape.k_scale = k_scale;

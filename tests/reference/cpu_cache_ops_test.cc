@@ -76,10 +76,10 @@ TEST(CpuCacheWrite, RefusesASlotBeyondTheCacheBeforeWriting) {
   const Tensor data = host_tensor(DType::kE4M3, {kPages, kPage, kRow}, "cache");
   poison(data);
   const auto before = bytes_of(data);
-  EXPECT_THROW(CpuCacheOps(1).write({data, 1.0F}, tokens.kv_c, tokens.k_pe,
-                                    index_tensor<std::int64_t>({0, kPages * kPage}, "slots"),
-                                    kHostStream),
-               InvalidArgument);
+  EXPECT_THROW(
+      CpuCacheOps(1).write({data, 1.0F}, tokens.kv_c, tokens.k_pe,
+                           index_tensor<std::int64_t>({0, kPages * kPage}, "slots"), kHostStream),
+      InvalidArgument);
   EXPECT_EQ(bytes_of(data), before);
 }
 

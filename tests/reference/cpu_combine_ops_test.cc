@@ -119,8 +119,9 @@ TEST(CpuCombine, MergesCorrectsAndSumsWithinTheirBounds) {
         for (int rank = 0; rank < world; ++rank) {
           const Tensor corrected = host_tensor(out_dtype, {rows, heads, width}, "corrected");
           ops.correct(corrected, partials.select(0, rank), p.lses, rank, kHostStream);
-          const Comparison result = compare(
-              corrected, expect_corrected(p.values.view().select(0, rank), p.lses, rank, out_dtype));
+          const Comparison result =
+              compare(corrected,
+                      expect_corrected(p.values.view().select(0, rank), p.lses, rank, out_dtype));
           EXPECT_TRUE(result.pass()) << result;
         }
       }
@@ -164,11 +165,10 @@ TEST(CpuMergeInto, LeavesARowUntouchedWhenItsPartialIsEmpty) {
         continue;
       }
       const auto begin = static_cast<std::ptrdiff_t>(at * 7);
-      const Expected of_row{{7},
-                            {expected.out.value.begin() + begin,
-                             expected.out.value.begin() + begin + 7},
-                            {expected.out.bound.begin() + begin,
-                             expected.out.bound.begin() + begin + 7}};
+      const Expected of_row{
+          {7},
+          {expected.out.value.begin() + begin, expected.out.value.begin() + begin + 7},
+          {expected.out.bound.begin() + begin, expected.out.bound.begin() + begin + 7}};
       const Comparison result = compare(out, of_row);
       EXPECT_TRUE(result.pass()) << result;
     }

@@ -85,10 +85,8 @@ TEST(CpuQueryOps, ConcatQuantizeDividesByTheScale) {
     const auto* codes = out.as<const Float8E4M3>();
     for (std::int64_t row = 0; row < kRows * kHeads; ++row) {
       for (std::int64_t d = 0; d < kLatent + kRope; ++d) {
-        const float x =
-            d < kLatent ? latents[row * kLatent + d] : ropes[row * kRope + d - kLatent];
-        ASSERT_EQ(codes[row * (kLatent + kRope) + d].bits,
-                  Float8E4M3::from_float(x / scale).bits);
+        const float x = d < kLatent ? latents[row * kLatent + d] : ropes[row * kRope + d - kLatent];
+        ASSERT_EQ(codes[row * (kLatent + kRope) + d].bits, Float8E4M3::from_float(x / scale).bits);
       }
     }
   }

@@ -32,9 +32,9 @@ struct DecodeProblemShape {
 
 struct DecodeProblem {
   DecodeProblemShape shape;
-  Tensor query;                     // [T, H, D]
-  Tensor cache_storage;             // [pages, page, D + 3]
-  std::vector<Tensor> keys;         // per request [keys, D] in the cache's dtype
+  Tensor query;              // [T, H, D]
+  Tensor cache_storage;      // [pages, page, D + 3]
+  std::vector<Tensor> keys;  // per request [keys, D] in the cache's dtype
   Tensor request, visible, row_begin, lengths, block_table;
   Tensor parts, num_splits;
 
@@ -87,17 +87,16 @@ inline DecodeProblem make_decode_problem(const DecodeProblemShape& shape,
   std::shuffle(order.begin(), order.end(), numbers.engine());
   // Unused entries lead far away, unused rows hold NaN.
   std::vector<std::int32_t> table(static_cast<std::size_t>(requests * columns), 2147480000);
-  p.cache_storage =
-      host_tensor(shape.cache_dtype, {pages, shape.page, shape.width() + 3}, "cache");
+  p.cache_storage = host_tensor(shape.cache_dtype, {pages, shape.page, shape.width() + 3}, "cache");
   poison(p.cache_storage);
   const TensorView rows_of_cache = p.cache().data;
   std::size_t next_page = 0;
   for (std::int64_t b = 0; b < requests; ++b) {
-    Tensor keys = filled(shape.cache_dtype, {lengths[b], shape.width()}, "keys",
-                         [&](std::int64_t i) {
-                           const bool latent = i % shape.width() < shape.latent;
-                           return numbers.normal(latent ? shape.latent_mean : -0.2F, shape.sigma);
-                         });
+    Tensor keys =
+        filled(shape.cache_dtype, {lengths[b], shape.width()}, "keys", [&](std::int64_t i) {
+          const bool latent = i % shape.width() < shape.latent;
+          return numbers.normal(latent ? shape.latent_mean : -0.2F, shape.sigma);
+        });
     for (std::int64_t k = 0; k < lengths[b]; ++k) {
       std::int32_t& page = table[b * columns + k / shape.page];
       if (k % shape.page == 0) page = order[next_page++];

@@ -25,8 +25,7 @@ struct NaiveRow {
   double mean = 0.0;
 };
 
-NaiveRow naive_row(const OracleProblem& problem, std::int64_t t, std::int64_t h,
-                   std::int64_t set) {
+NaiveRow naive_row(const OracleProblem& problem, std::int64_t t, std::int64_t h, std::int64_t set) {
   NaiveRow row;
   const auto b = static_cast<std::size_t>(problem.request[t]);
   const std::vector<float> query = values_of(problem.query.select(0, t).select(0, h));
@@ -128,8 +127,8 @@ TEST(Oracle, ResultsDoNotDependOnTheThreads) {
   const DecodeProblem decode = make_decode_problem({});
   const OracleProblem problem = oracle_problem(decode);
   const auto outs = [&](int threads) {
-    std::vector<double> out(static_cast<std::size_t>(decode.rows() * decode.shape.heads *
-                                                     decode.shape.latent));
+    std::vector<double> out(
+        static_cast<std::size_t>(decode.rows() * decode.shape.heads * decode.shape.latent));
     attend_exactly(problem, {}, threads, [&](const RowBlock& block, std::span<const SetSums> sums) {
       std::copy(sums[0].out.begin(), sums[0].out.end(),
                 out.begin() + block.first * decode.shape.latent);

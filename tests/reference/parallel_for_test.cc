@@ -45,9 +45,8 @@ TEST(ParallelFor, CarriesAnExceptionToTheCaller) {
 
 TEST(ParallelFor, ServesSeveralCallersAndNests) {
   std::atomic<int> calls{0};
-  parallel_for(3, 8, [&](std::int64_t) {
-    parallel_for(2, 16, [&](std::int64_t) { calls.fetch_add(1); });
-  });
+  parallel_for(
+      3, 8, [&](std::int64_t) { parallel_for(2, 16, [&](std::int64_t) { calls.fetch_add(1); }); });
   EXPECT_EQ(calls.load(), 128);
 }
 
