@@ -48,7 +48,8 @@ Scenario arbitrary_scenario() {
   const auto requests = *rc::gen::inRange<std::size_t>(0, 4);
   scenario.seq_lens = *rc::gen::container<std::vector<std::int64_t>>(requests, length);
   scenario.seed = *rc::gen::inRange<std::uint64_t>(0, 1000);
-  scenario.probes = {pick<std::string>({"numeric", "census", "shifted", "sink", "scale"})};
+  scenario.probes = {
+      pick<std::string>({"numeric", "census", "shifted", "sink", "scale", "poison"})};
   return scenario;
 }
 
