@@ -80,7 +80,7 @@ ScheduleDialect dialect_of(const Reader& reader) {
   const Json& variant = reader.field("variant");
   if (variant == "dense_fp8_tokens" || variant == "tokens") return ScheduleDialect::kTokens;
   if (variant == "blocks") return ScheduleDialect::kBlocks;
-  reader.fail("variant", "is " + variant.dump() + ", must be \"tokens\" or \"blocks\"");
+  reader.fail("variant", "is " + variant.dump() + R"(, must be "tokens" or "blocks")");
 }
 
 ForeignSchedule schedule_of(const std::string& where, std::int64_t line, const Json& object) {

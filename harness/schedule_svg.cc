@@ -47,27 +47,26 @@ class Svg {
  public:
   Svg(double width, double height) {
     line(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
-        "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"11\">",
+        "<svg xmlns='http://www.w3.org/2000/svg' width='{0:.0f}' height='{1:.0f}' "
+        "viewBox='0 0 {0:.0f} {1:.0f}' font-family='sans-serif' font-size='11'>",
         width, height);
-    line("<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>");
+    line("<rect width='100%' height='100%' fill='#ffffff'/>");
   }
 
   void text(double x, double y, std::string_view content, std::string_view style = "") {
-    line("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>", x, y, style, escaped(content));
+    line("<text x='{:.1f}' y='{:.1f}' {}>{}</text>", x, y, style, escaped(content));
   }
 
   void rect(double x, double y, double width, double height, std::string_view fill, double opacity,
             std::string_view tooltip) {
     line(
-        "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\" "
-        "fill-opacity=\"{}\"><title>{}</title></rect>",
+        "<rect x='{:.2f}' y='{:.2f}' width='{:.2f}' height='{:.2f}' fill='{}' "
+        "fill-opacity='{}'><title>{}</title></rect>",
         x, y, width, height, fill, opacity, tooltip);
   }
 
   void rule(double x1, double y1, double x2, double y2, std::string_view style) {
-    line("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>", x1, y1, x2, y2,
-         style);
+    line("<line x1='{:.1f}' y1='{:.1f}' x2='{:.1f}' y2='{:.1f}' {}/>", x1, y1, x2, y2, style);
   }
 
   std::string finish() { return std::move(out_) + "</svg>\n"; }
@@ -125,7 +124,7 @@ void draw_runs(Svg& svg, const SchedulePanel& panel, const Frame& frame) {
     }
     if (run.begin > 0) {
       const double x = frame.left + static_cast<double>(run.begin) * frame.scale;
-      svg.rule(x, y, x, y + frame.row * 0.86, "stroke=\"#000000\" stroke-width=\"2\"");
+      svg.rule(x, y, x, y + frame.row * 0.86, "stroke='#000000' stroke-width='2'");
     }
   }
 }
@@ -134,20 +133,20 @@ void draw_panel(Svg& svg, const SchedulePanel& panel, const Frame& frame) {
   const auto sms = static_cast<std::int64_t>(panel.timeline->sm_load.size());
   const double bottom = kTop + static_cast<double>(sms) * frame.row;
   const double right = frame.left + static_cast<double>(frame.span) * frame.scale;
-  svg.text(frame.left, 50, panel.title, "font-size=\"15\" font-weight=\"bold\"");
-  svg.text(frame.left, 68, panel.subtitle, "fill=\"#444444\"");
+  svg.text(frame.left, 50, panel.title, "font-size='15' font-weight='bold'");
+  svg.text(frame.left, 68, panel.subtitle, "fill='#444444'");
 
   const std::int64_t step = tick_step(frame.span);
   for (std::int64_t tick = 0; tick <= frame.span; tick += step) {
     const double x = frame.left + static_cast<double>(tick) * frame.scale;
-    svg.rule(x, kTop - 3, x, bottom + 4, "stroke=\"#dddddd\"");
-    svg.text(x, bottom + 16, fmt::format("{}", tick), "text-anchor=\"middle\"");
+    svg.rule(x, kTop - 3, x, bottom + 4, "stroke='#dddddd'");
+    svg.text(x, bottom + 16, fmt::format("{}", tick), "text-anchor='middle'");
   }
   svg.text((frame.left + right) / 2, bottom + 32, "blocks of keys since the launch",
-           "text-anchor=\"middle\" fill=\"#444444\"");
+           "text-anchor='middle' fill='#444444'");
   for (std::int64_t sm = 0; sm < sms; sm += std::max<std::int64_t>(1, (sms + 10) / 11)) {
     svg.text(frame.left - 6, kTop + static_cast<double>(sm) * frame.row + 8,
-             fmt::format("SM {}", sm), "text-anchor=\"end\"");
+             fmt::format("SM {}", sm), "text-anchor='end'");
   }
 
   draw_runs(svg, panel, frame);
@@ -161,10 +160,10 @@ void draw_panel(Svg& svg, const SchedulePanel& panel, const Frame& frame) {
   const double mean = panel.timeline->mean_load();
   const auto makespan = static_cast<double>(panel.timeline->makespan);
   // Two labels on one line: the mean's to the left of its rule, the makespan's to the right.
-  mark(mean, fmt::format("mean {:.1f} ", mean), "stroke=\"#222222\" stroke-dasharray=\"3 3\"",
-       "text-anchor=\"end\"");
-  mark(makespan, fmt::format(" makespan {}", panel.timeline->makespan), "stroke=\"#c00000\"",
-       "text-anchor=\"start\" fill=\"#c00000\"");
+  mark(mean, fmt::format("mean {:.1f} ", mean), "stroke='#222222' stroke-dasharray='3 3'",
+       "text-anchor='end'");
+  mark(makespan, fmt::format(" makespan {}", panel.timeline->makespan), "stroke='#c00000'",
+       "text-anchor='start' fill='#c00000'");
 }
 
 }  // namespace
@@ -181,13 +180,13 @@ std::string schedule_svg(const std::string& title, const SchedulePanel& left,
   const double height = kTop + static_cast<double>(sms) * row + kBottom;
 
   Svg svg(2 * kPanelWidth + 20, height);
-  svg.text(16, 24, title, "font-size=\"17\"");
+  svg.text(16, 24, title, "font-size='17'");
   draw_panel(svg, left, {kMargin, row, scale, span});
   draw_panel(svg, right, {kPanelWidth + kMargin, row, scale, span});
   svg.text(16, height - 10,
            "One colour a request; its pale start is the fixed cost of picking a request up; white "
            "is an idle SM; a black tick is a thread block that had to wait for the SM.",
-           "fill=\"#444444\"");
+           "fill='#444444'");
   return svg.finish();
 }
 
