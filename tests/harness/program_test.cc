@@ -14,6 +14,8 @@ namespace mladcp {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 
 struct Outcome {
   int status = -1;
@@ -56,6 +58,14 @@ TEST(Program, FakeGroupStillChecksOrderAndShapes) {
   const Outcome outcome = run_program(std::string(kSmall) + "--collective fake");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("skipped"));
+}
+
+// The tests read a pipe, not a terminal: no progress bar among what is printed.
+TEST(Program, ProgressBarIsSilentOffATerminal) {
+  const Outcome outcome = run_program(kSmall);
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.output, StartsWith("mladcp run: "));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("\r")));
 }
 
 struct BadInput {
