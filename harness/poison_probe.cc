@@ -59,8 +59,10 @@ std::vector<std::string> breaches_of_ranks(PoisoningBackend& backend, int ranks)
   if (ProcessLink* link = backend.link()) {
     return link->gather_at_root(breaches(backend.poisoning(link->rank_in_group())));
   }
-  std::vector<std::string> all;
-  for (int rank = 0; rank < ranks; ++rank) all.push_back(breaches(backend.poisoning(rank)));
+  std::vector<std::string> all(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    all[static_cast<std::size_t>(rank)] = breaches(backend.poisoning(rank));
+  }
   return all;
 }
 
