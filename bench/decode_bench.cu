@@ -193,7 +193,8 @@ class Problem {
     std::vector<std::int32_t> parts(static_cast<std::size_t>(num_parts) * kPartFields);
     std::vector<std::int32_t> splits(lengths.size() + 1);
     ScheduleParams schedule;
-    schedule.overhead_blocks = overhead;
+    schedule.overhead_blocks =
+        overhead >= 0 ? overhead : sm90_fp8_decode_overhead_blocks(q_len, heads);
     build_schedule(parts, splits, lengths, ScheduleDialect::kBlocks, schedule);
     pieces_ = splits.back();
 
@@ -368,7 +369,7 @@ int run(int argc, char** argv) {
   std::string lengths_path;
   std::string json_path;
   std::string rows_filter;
-  int overhead = kSm90Fp8DecodeOverheadBlocks;
+  int overhead = -1;  // what the kernel asks for
   bool regimes = false;
   bool combine = true;
   std::size_t hot_pages = SIZE_MAX;

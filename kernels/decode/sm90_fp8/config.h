@@ -68,16 +68,15 @@ struct Config {
   // Offsets from a 1,024-byte aligned base.
   static constexpr int kQueryOffset = kStages * kPageBytes;
   static constexpr int kProbOffset = kQueryOffset + kRows * kDecodeQkDim;
-  static constexpr int kZeroOffset = kProbOffset + 2 * kProbBytes;  // 16 zero bytes
-  static constexpr int kRescaledOffset = kZeroOffset + 16;          // int32 [2][4]
-  static constexpr int kAlphaOffset = kRescaledOffset + 32;         // float [2][4][stride]
+  static constexpr int kRescaledOffset = kProbOffset + 2 * kProbBytes;  // int32 [2][4]
+  static constexpr int kAlphaOffset = kRescaledOffset + 32;             // float [2][4][stride]
   static constexpr int kRowScaleOffset = kAlphaOffset + 2 * 4 * kAlphaStride * 4;  // float [64]
   static constexpr int kRowTargetOffset = kRowScaleOffset + 64 * 4;                // int64 [64]
   static constexpr int kPieceOffset = kRowTargetOffset + 64 * 8;
   static constexpr int kBarrierOffset = kPieceOffset + kPieceSlots * 32;
   static constexpr int kNumBarriers = 2 * kStages + 4 + 2 + 2 * kPieceSlots + 2;
   static constexpr int kSharedBytes = kBarrierOffset + kNumBarriers * 8;
-  static_assert(kQueryOffset % 1024 == 0 && kProbOffset % 1024 == 0 && kZeroOffset % 16 == 0);
+  static_assert(kQueryOffset % 1024 == 0 && kProbOffset % 1024 == 0 && kRescaledOffset % 16 == 0);
   static_assert(kSharedBytes <= 232448, "a Hopper CTA has 227 KiB");
 };
 

@@ -25,11 +25,11 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
   const int part = blockIdx.x / row_tiles;
   const int tile = blockIdx.x % row_tiles;
 
-  // The zero line and the rescale flags, then factors of 1.
-  constexpr int kFlagWords = (C::kAlphaOffset - C::kZeroOffset) / 4;
+  // The rescale flags, then factors of 1.
+  constexpr int kFlagWords = (C::kAlphaOffset - C::kRescaledOffset) / 4;
   constexpr int kFactorWords = (C::kRowScaleOffset - C::kAlphaOffset) / 4;
   if (threadIdx.x < kFlagWords + kFactorWords) {
-    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared.zero() + 4 * threadIdx.x),
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared.rescaled(0) + 4 * threadIdx.x),
                  "f"(threadIdx.x < kFlagWords ? 0.0F : 1.0F)
                  : "memory");
   }
@@ -93,6 +93,10 @@ bool is_multiple_of_16(std::int64_t x) { return x % 16 == 0; }
 int sm90_fp8_decode_tile_rows(int max_rows_per_request, int num_heads) {
   const int rows = max_rows_per_request * num_heads;
   return rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+}
+
+int sm90_fp8_decode_overhead_blocks(int max_rows_per_request, int num_heads) {
+  return sm90_fp8_decode_tile_rows(max_rows_per_request, num_heads) == 64 ? 4 : 2;
 }
 
 std::string sm90_fp8_decode_refusal(const DecodeParams& p) {

@@ -7,6 +7,8 @@
 // query.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/decode/sm90_common/wgmma.cuh"
 #include "kernels/decode/sm90_fp8/shared.cuh"
 
@@ -16,17 +18,23 @@ inline constexpr int kDimTiles = 4;  // m64 tiles of one warpgroup, which owns 2
 
 // Loads the raw V bytes of keys 32 * half + 0..31 for a dim tile. `page` is where this lane's key
 // (its lane number) has its 16 bytes for dim tile 0; chunk 4 + w of a row lies 64 bytes across from
-// chunk w under the swizzle. Keys at or beyond `keys` read zeros instead: whatever the cache holds
-// there must not meet a weight of 0, because 0 * NaN is NaN.
-template <class C>
-__device__ __forceinline__ void load_values(std::uint32_t (&raw)[4], const Shared<C>& shared,
-                                            std::uint32_t page, int dim_tile, int half, int keys) {
-  std::uint32_t address = (dim_tile & 1 ? page ^ 64 : page) +
-                          (dim_tile >> 1) * (kPageKeys * kLatentChunk) + half * (32 * kLatentChunk);
-  if (keys < kPageKeys) {
-    if ((sm90::thread_index() & 31) + 32 * half >= keys) address = shared.zero();
+// chunk w under the swizzle. Keys at or beyond `keys` become zeros: whatever the cache holds there
+// must not meet a weight of 0, because 0 * NaN is NaN. Pages without such keys take the path
+// without kTail, where nothing stands between the loads and the additions that hide them.
+template <bool kTail>
+__device__ __forceinline__ void load_values(std::uint32_t (&raw)[4], std::uint32_t page,
+                                            int dim_tile, int half, int keys) {
+  sm90::load_matrix_x4_trans(raw, (dim_tile & 1 ? page ^ 64 : page) +
+                                      (dim_tile >> 1) * (kPageKeys * kLatentChunk) +
+                                      half * (32 * kLatentChunk));
+  if constexpr (kTail) {
+    // Register i holds keys 8i + 2t (low half) and 8i + 2t + 1.
+    const int left = keys - 32 * half - 2 * (sm90::thread_index() & 3);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (8 * i + 1 >= left) raw[i] = 8 * i >= left ? 0 : raw[i] & 0xFFFF;
+    }
   }
-  sm90::load_matrix_x4_trans(raw, address);
 }
 
 // The A fragments of a dim tile for 32 keys: one e4m3 step.
@@ -65,20 +73,21 @@ __device__ __forceinline__ bool any_rescaled(std::uint32_t flags) {
   return __any_sync(~0U, (f[0] | f[1] | f[2] | f[3]) != 0);
 }
 
-// o *= alpha, column by column.
+// o *= alpha, column by column, one factor at a time for want of registers.
 template <int kRegs>
 __device__ __forceinline__ void rescale(float (&o)[kRegs], std::uint32_t alpha) {
   alpha += 4 * kAlphaStride * (sm90::thread_index() & 3);
 #pragma unroll
-  for (int j = 0; j < kRegs / 4; j += 2) {
-    const float4 f = sm90::load_shared_float4(alpha + 8 * j);
+  for (int j = 0; j < kRegs / 4; ++j) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int i = 4 * j + 2 * h;
-      o[i] *= f.x;
-      o[i + 1] *= f.y;
-      o[i + 4] *= f.z;
-      o[i + 5] *= f.w;
+    for (int b = 0; b < 2; ++b) {
+      float factor;
+      asm volatile("ld.shared.f32 %0, [%1];"
+                   : "=f"(factor)
+                   : "r"(alpha + 8 * j + 4 * b)
+                   : "memory");
+      o[4 * j + b] *= factor;
+      o[4 * j + 2 + b] *= factor;
     }
   }
 }
@@ -136,7 +145,7 @@ __device__ __forceinline__ void store_rows(const Shared<C>& shared,
 
 // One page with e4m3 weights: each dim tile is multiplied into a temporary and added to O in fp32.
 // On entry `a` holds the fragments of the page's first dim tile, on exit those of the next page's.
-template <class C>
+template <class C, bool kTail>
 __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kRows / 2],
                                                      float (&product)[C::kRows / 2],
                                                      std::uint32_t (&a)[2][4],
@@ -163,7 +172,9 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
       if (sm90::elect_one()) sm90::barrier_arrive(shared.page_empty(page_at.slot()));
       page_at.advance();
       page += page_at.slot() == 0 ? kPageBytes - C::kStages * kPageBytes : kPageBytes;
-      if (keys > kPageKeys) sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+      if (!kTail || keys > kPageKeys) {
+        sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+      }
     }
     sm90::wgmma_wait<0>();
     sm90::pin(product);
@@ -171,8 +182,8 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
     std::uint32_t raw[2][4];
     const int next_tile = (mt + 1) % kDimTiles;
     const int tile_keys = mt == kDimTiles - 1 ? keys - kPageKeys : keys;
-    load_values(raw[0], shared, page, next_tile, 0, tile_keys);
-    load_values(raw[1], shared, page, next_tile, 1, tile_keys);
+    load_values<kTail>(raw[0], page, next_tile, 0, tile_keys);
+    load_values<kTail>(raw[1], page, next_tile, 1, tile_keys);
     add(o[mt], product);
     if (mt == kDimTiles - 1) {
       __syncwarp();
@@ -186,7 +197,7 @@ __device__ __forceinline__ void accumulate_page_e4m3(float (&o)[kDimTiles][C::kR
 // One page with f16 weights: dim tiles alternate between two temporaries, so that one is added to O
 // while the other is multiplied into. On entry `a[0]` holds the fragments of the page's first 32
 // keys and first dim tile, on exit those of the next page's.
-template <class C>
+template <class C, bool kTail>
 __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRows / 2],
                                                     float (&product)[2][C::kRows / 2],
                                                     std::uint32_t (&a)[2][2][4],
@@ -213,7 +224,9 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
     if (x == 2 * kDimTiles - 1) {
       page_at.advance();
       page += page_at.slot() == 0 ? kPageBytes - C::kStages * kPageBytes : kPageBytes;
-      if (keys > kPageKeys) sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+      if (!kTail || keys > kPageKeys) {
+        sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+      }
       next_tile_keys = keys - kPageKeys;
     }
     sm90::wgmma_wait<1>();
@@ -223,7 +236,7 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
     }
     std::uint32_t raw[4];
     const int next = (x + 1) % (2 * kDimTiles);
-    load_values(raw, shared, page, next >> 1, next & 1, next_tile_keys);
+    load_values<kTail>(raw, page, next >> 1, next & 1, next_tile_keys);
     make_f16_fragments(a[(x + 1) & 1], raw);
     if (x == 2 * kDimTiles - 2) {
       __syncwarp();
@@ -244,11 +257,10 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
   std::uint32_t page =
       shared.stage(0) + half * (2 * kPageKeys * kLatentChunk) + swizzled_128(lane, warp);
 
-  PieceCursor piece_at;
+  PackedCursors cursors;
   RingCursor<C::kStages> page_at;
-  WeightsCursor weights_at;
   Piece piece;
-  while (next_piece(shared, piece_at, piece)) {
+  while (next_piece(shared, cursors.pieces(), piece)) {
     float o[kDimTiles][C::kRows / 2];
 #pragma unroll
     for (int mt = 0; mt < kDimTiles; ++mt) {
@@ -263,31 +275,36 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
       if constexpr (C::kPvF16) {
         std::uint32_t a[2][2][4];
         float product[2][C::kRows / 2] = {};
-        load_values(raw, shared, page, 0, 0, keys);
+        load_values<true>(raw, page, 0, 0, keys);
         make_f16_fragments(a[0], raw);
-        for (; keys > 0; keys -= kPageKeys) {
-          sm90::barrier_wait(shared.prob_full(weights_at.slot()), weights_at.parity());
-          accumulate_page_f16<C>(o, product, a, shared, page, page_at, weights_at.slot(), keys);
-          weights_at.advance();
-        }
+        const auto accumulate = [&](auto tail) {
+          sm90::barrier_wait(shared.prob_full(cursors.weights_slot()), cursors.weights_parity());
+          accumulate_page_f16<C, tail.value>(o, product, a, shared, page, page_at,
+                                             cursors.weights_slot(), keys);
+          cursors.advance_weights();
+        };
+        for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
+        for (; keys > 0; keys -= kPageKeys) accumulate(std::true_type{});
       } else {
         std::uint32_t a[2][4];
         float product[C::kRows / 2];
 #pragma unroll
         for (int i = 0; i < C::kRows / 2; ++i) product[i] = 0.0F;
-        load_values(raw, shared, page, 0, 0, keys);
+        load_values<true>(raw, page, 0, 0, keys);
         make_e4m3_fragment(a[0], raw);
-        load_values(raw, shared, page, 0, 1, keys);
+        load_values<true>(raw, page, 0, 1, keys);
         make_e4m3_fragment(a[1], raw);
-        for (; keys > 0; keys -= kPageKeys) {
-          sm90::barrier_wait(shared.prob_full(weights_at.slot()), weights_at.parity());
-          accumulate_page_e4m3<C>(o, product, a, shared, page, page_at, weights_at.slot(), keys);
-          weights_at.advance();
-        }
+        const auto accumulate = [&](auto tail) {
+          sm90::barrier_wait(shared.prob_full(cursors.weights_slot()), cursors.weights_parity());
+          accumulate_page_e4m3<C, tail.value>(o, product, a, shared, page, page_at,
+                                              cursors.weights_slot(), keys);
+          cursors.advance_weights();
+        };
+        for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
+        for (; keys > 0; keys -= kPageKeys) accumulate(std::true_type{});
       }
     }
-    // One set of sums a piece; the cursor already stands on the next.
-    sm90::barrier_wait(shared.sums_full(), (piece_at.count - 1) & 1);
+    sm90::barrier_wait(shared.sums_full(), cursors.sums_parity());
     store_rows<C>(shared, o);
     __syncwarp();
     if (sm90::elect_one()) sm90::barrier_arrive(shared.sums_empty());

@@ -24,7 +24,6 @@ struct Shared {
   __device__ std::uint32_t prob(int slot) const {
     return base + C::kProbOffset + slot * C::kProbBytes;
   }
-  __device__ std::uint32_t zero() const { return base + C::kZeroOffset; }
   __device__ std::uint32_t rescaled(int slot) const {
     return base + C::kRescaledOffset + slot * 16;
   }
@@ -99,9 +98,26 @@ using WeightsCursor = CountingCursor<1>;
 using SingleCursor = CountingCursor<0>;
 static_assert(kPieceSlots == 4);
 
+// A piece cursor and a weights cursor in one register, for the PV warps.
+struct PackedCursors {
+  struct Pieces {
+    std::uint32_t& count;
+    __device__ __forceinline__ int slot() const { return (count >> 2) & 3; }
+    __device__ __forceinline__ std::uint32_t parity() const { return (count >> 4) & 1; }
+    __device__ __forceinline__ void advance() { count += 4; }
+  };
+  std::uint32_t count = 0;
+  __device__ __forceinline__ Pieces pieces() { return {count}; }
+  // Of the piece read last: one set of sums a piece.
+  __device__ __forceinline__ std::uint32_t sums_parity() const { return ((count >> 2) - 1) & 1; }
+  __device__ __forceinline__ int weights_slot() const { return count & 1; }
+  __device__ __forceinline__ std::uint32_t weights_parity() const { return (count >> 1) & 1; }
+  __device__ __forceinline__ void advance_weights() { count = (count & ~3U) | ((count + 1) & 3U); }
+};
+
 // Reads the next piece; every lane of a consuming warp calls it. False after the last one.
-template <class C>
-__device__ __forceinline__ bool next_piece(const Shared<C>& shared, PieceCursor& at, Piece& piece) {
+template <class C, class Cursor>
+__device__ __forceinline__ bool next_piece(const Shared<C>& shared, Cursor&& at, Piece& piece) {
   sm90::barrier_wait(shared.piece_full(at.slot()), at.parity());
   const std::uint32_t address = shared.piece(at.slot());
   asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"

@@ -53,13 +53,14 @@ __device__ __forceinline__ void issue_scores(float (&s)[32],
 // Hides keys at or beyond the rows' limits, counted from the page's first key.
 __device__ __forceinline__ void mask_scores(float (&s)[32], int limit0, int limit1, int t) {
   constexpr float kHidden = -__builtin_huge_valf();
+  limit0 -= 2 * t;
+  limit1 -= 2 * t;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
 #pragma unroll
     for (int b = 0; b < 2; ++b) {
-      const int key = 8 * j + 2 * t + b;
-      if (key >= limit0) s[4 * j + b] = kHidden;
-      if (key >= limit1) s[4 * j + 2 + b] = kHidden;
+      if (8 * j + b >= limit0) s[4 * j + b] = kHidden;
+      if (8 * j + b >= limit1) s[4 * j + 2 + b] = kHidden;
     }
   }
 }
@@ -120,10 +121,9 @@ __device__ __forceinline__ float follow_maximum(RowState& row, float (&x)[32], i
   return alpha;
 }
 
-// Turns scores into weights in place. Returns whether any row of this warp moved its reference.
-template <class C>
-__device__ __forceinline__ bool softmax_page(float (&s)[32], RowState& row0, RowState& row1,
-                                             float scale, float& alpha0, float& alpha1) {
+// Scores to exponents of 2, in place.
+__device__ __forceinline__ void to_exponents(float (&s)[32], const RowState& row0,
+                                             const RowState& row1, float scale) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     s[4 * j] = fmaf(s[4 * j], scale, row0.reference);
@@ -131,15 +131,10 @@ __device__ __forceinline__ bool softmax_page(float (&s)[32], RowState& row0, Row
     s[4 * j + 2] = fmaf(s[4 * j + 2], scale, row1.reference);
     s[4 * j + 3] = fmaf(s[4 * j + 3], scale, row1.reference);
   }
-  const int bits0 = max_bits(s, 0);
-  const int bits1 = max_bits(s, 1);
-  const bool rescale = __any_sync(~0U, max(bits0, bits1) > __float_as_int(C::kOffset + C::kTau));
-  alpha0 = 1.0F;
-  alpha1 = 1.0F;
-  if (rescale) {
-    alpha0 = follow_maximum<C>(row0, s, 0, bits0);
-    alpha1 = follow_maximum<C>(row1, s, 1, bits1);
-  }
+}
+
+// Exponents to weights, in place, and into the sums.
+__device__ __forceinline__ void to_weights(float (&s)[32], RowState& row0, RowState& row1) {
   float sum0 = 0.0F;
   float sum1 = 0.0F;
 #pragma unroll
@@ -151,38 +146,70 @@ __device__ __forceinline__ bool softmax_page(float (&s)[32], RowState& row0, Row
   }
   row0.sum += sum0;
   row1.sum += sum1;
-  return rescale;
 }
 
-// Writes this warp's 16 rows of P. The e4m3 tile is [rows][64 B] with the keys of every 16 in the
-// order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, which is the order the V fragments come in; the f16
-// tile is [rows][128 B] with keys in order.
+// Lowers the reference of a row after its first page where many keys share the weight: its maximum
+// will still creep up from page to page, and each step costs a pass over O. A row whose first page
+// holds a sink keeps the offset, because its other weights need every bit.
 template <class C>
-__device__ __forceinline__ void store_weights(std::uint32_t tile, const float (&s)[32], int warp,
-                                              int lane) {
-  const int row = 16 * warp + (lane & 7);
+__device__ __forceinline__ void give_headroom(RowState& row, float (&s)[32], int h) {
+  if (C::kPvF16) return;  // f16 has room enough
+  const float full = exp2f(C::kOffset);
+  if (quad_sum(row.sum) < 4.0F * full) return;
+  constexpr float kFactor = 0.25F;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int r = row + 8 * h;
-    if constexpr (C::kPvF16) {
+  for (int j = 0; j < 8; ++j) {
+    s[4 * j + 2 * h] *= kFactor;
+    s[4 * j + 2 * h + 1] *= kFactor;
+  }
+  row.sum *= kFactor;
+  row.reference -= 2.0F;
+}
+
+// This warp's 16 rows of P as stmatrix takes them. e4m3: word 4h + i is row half h, keys 16i..16i +
+// 15 in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, which is the order the V fragments come
+// in. f16: word 8h + j is row half h, keys 8j..8j + 7 in order.
+template <class C>
+struct PackedWeights {
+  static constexpr int kWords = C::kPvF16 ? 16 : 8;
+  std::uint32_t word[kWords];
+
+  __device__ __forceinline__ explicit PackedWeights(const float (&s)[32]) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* v = s + 16 * half + 2 * h;
-        sm90::store_matrix_x4(tile + swizzled_128(r, 4 * half + (lane >> 3)),
-                              sm90::pack_f16x2(v[0], v[1]), sm90::pack_f16x2(v[4], v[5]),
-                              sm90::pack_f16x2(v[8], v[9]), sm90::pack_f16x2(v[12], v[13]));
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < kWords / 2; ++i) {
+        if constexpr (C::kPvF16) {
+          word[8 * h + i] = sm90::pack_f16x2(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]);
+        } else {
+          const float* v = s + 8 * i + 2 * h;
+          word[4 * h + i] = sm90::pack_e4m3x4(v[0], v[1], v[4], v[5]);
+        }
       }
-    } else {
-      std::uint32_t word[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* v = s + 8 * i + 2 * h;
-        word[i] = sm90::pack_e4m3x4(v[0], v[1], v[4], v[5]);
-      }
-      sm90::store_matrix_x4(tile + swizzled_64(r, lane >> 3), word[0], word[1], word[2], word[3]);
     }
   }
-}
+
+  // 0, as no weight is negative - which ptxas cannot know: what depends on it stays behind the
+  // packing.
+  __device__ __forceinline__ std::uint32_t sign() const {
+    std::uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) all |= word[i];
+    return all >> 31;
+  }
+
+  // The tile is [rows][64 B] (e4m3) or [rows][128 B] (f16), swizzled.
+  __device__ __forceinline__ void store(std::uint32_t tile, int warp, int lane) const {
+    const int row = 16 * warp + (lane & 7);
+#pragma unroll
+    for (int i = 0; i < kWords; i += 4) {
+      const int r = row + (i >= kWords / 2 ? 8 : 0);
+      const int chunk = i % (kWords / 2) + (lane >> 3);
+      sm90::store_matrix_x4(tile + (C::kPvF16 ? swizzled_128(r, chunk) : swizzled_64(r, chunk)),
+                            word[i], word[i + 1], word[i + 2], word[i + 3]);
+    }
+  }
+};
 
 // Where the factor of tile row n lies, so that a PV thread reads its 2 heads of each 8 as vectors.
 __device__ __forceinline__ int alpha_index(int n) {
@@ -303,29 +330,41 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         page_at.advance();
         sm90::wgmma_wait<0>();
         sm90::pin(s);
-        bool rescale = false;
-        float alpha0;
-        float alpha1;
         if (active) {
           const int first = i * kPageKeys;
-          if (first + kPageKeys > clean_keys) mask_scores(s, limit0 - first, limit1 - first, t);
-          if (i == 0) {
+          if (__builtin_expect(first + kPageKeys > clean_keys, 0))
+            mask_scores(s, limit0 - first, limit1 - first, t);
+          if (__builtin_expect(i == 0, 0)) {
             set_reference<C>(row0, s, 0, scale);
             set_reference<C>(row1, s, 1, scale);
           }
-          rescale = softmax_page<C>(s, row0, row1, scale, alpha0, alpha1);
-          // Only here, so that the PV warps have the whole softmax to let go of the slot. Sums are
-          // never negative, which ptxas cannot know: it would move the exponentials behind the wait.
-          const std::uint32_t after_softmax = row0.sum + row1.sum < 0.0F ? 1 : 0;
-          sm90::barrier_wait(shared.prob_empty(prob_at.slot()),
-                             (prob_at.parity() ^ 1) | after_softmax);
-          store_weights<C>(shared.prob(prob_at.slot()), s, warp, lane);
-          // The slot still says what its last page left there; mostly both say "nothing moved".
+          to_exponents(s, row0, row1, scale);
+          const int bits0 = max_bits(s, 0);
+          const int bits1 = max_bits(s, 1);
+          const bool rescale =
+              __any_sync(~0U, max(bits0, bits1) > __float_as_int(C::kOffset + C::kTau));
           const std::uint32_t slot_bit = 1U << prob_at.slot();
-          if (rescale || (moved_slots & slot_bit) != 0) {
-            publish_factors<C>(shared, prob_at.slot(), warp, lane, rescale, alpha0, alpha1);
-            moved_slots = rescale ? moved_slots | slot_bit : moved_slots & ~slot_bit;
+          if (__builtin_expect(rescale, 0)) {
+            const float alpha0 = follow_maximum<C>(row0, s, 0, bits0);
+            const float alpha1 = follow_maximum<C>(row1, s, 1, bits1);
+            sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
+            publish_factors<C>(shared, prob_at.slot(), warp, lane, true, alpha0, alpha1);
           }
+          to_weights(s, row0, row1);
+          if (__builtin_expect(i == 0, 0)) {
+            give_headroom<C>(row0, s, 0);
+            give_headroom<C>(row1, s, 1);
+          }
+          const PackedWeights<C> weights(s);
+          // Only here, so that the PV warps have the whole softmax to let go of the slot.
+          sm90::barrier_wait(shared.prob_empty(prob_at.slot()),
+                             (prob_at.parity() ^ 1) | weights.sign());
+          weights.store(shared.prob(prob_at.slot()), warp, lane);
+          // The slot still holds the factors of its last page; mostly nothing moved then either.
+          if (__builtin_expect(!rescale && (moved_slots & slot_bit) != 0, 0)) {
+            publish_factors<C>(shared, prob_at.slot(), warp, lane, false, 1.0F, 1.0F);
+          }
+          moved_slots = rescale ? moved_slots | slot_bit : moved_slots & ~slot_bit;
         }
         const auto publish_weights = [&] {
           if (!active) return;
