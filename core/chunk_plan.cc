@@ -17,34 +17,6 @@ std::int32_t narrowed(std::int64_t value) { return static_cast<std::int32_t>(val
   throw InvalidArgument(field + " = " + std::to_string(got) + ": " + remedy);
 }
 
-void check_geometry(const ChunkGeometry& geometry) {
-  const auto& [sharding, page_size, workspace_rows] = geometry;
-  if (sharding.world_size < 1) refuse("world_size", sharding.world_size, "must be at least 1");
-  if (sharding.interleave < 1) refuse("interleave", sharding.interleave, "must be at least 1");
-  if (page_size < 1) refuse("page_size", page_size, "must be at least 1");
-  if (page_size % sharding.interleave != 0) {
-    refuse("page_size", page_size,
-           "must be a multiple of interleave = " + std::to_string(sharding.interleave));
-  }
-  const std::int64_t cut = geometry.cut();
-  if (workspace_rows < cut) {
-    refuse("workspace_rows", workspace_rows,
-           "below lcm(page_size " + std::to_string(page_size) + ", period " +
-               std::to_string(sharding.period()) + "), where a context may be cut; give at least " +
-               std::to_string(cut));
-  }
-  if (workspace_rows % sharding.world_size != 0) {
-    refuse("workspace_rows", workspace_rows,
-           "every rank takes an equal share; give a multiple of world_size = " +
-               std::to_string(sharding.world_size) + ", for example " +
-               std::to_string(workspace_rows / sharding.world_size * sharding.world_size));
-  }
-  if (workspace_rows > kMaxInt32) {
-    refuse("workspace_rows", workspace_rows,
-           "row indices are int32; give at most " + std::to_string(kMaxInt32));
-  }
-}
-
 void check_contexts(std::span<const std::int64_t> contexts, const KvSharding& sharding) {
   for (std::size_t b = 0; b < contexts.size(); ++b) {
     const std::string field = "context length of request " + std::to_string(b);
@@ -162,8 +134,36 @@ ContextChunk describe_chunk(std::vector<ContextPiece> pieces, const ChunkPlan& p
 
 std::int64_t ChunkGeometry::cut() const { return std::lcm(page_size, sharding.period()); }
 
+void validate(const ChunkGeometry& geometry) {
+  const auto& [sharding, page_size, workspace_rows] = geometry;
+  if (sharding.world_size < 1) refuse("world_size", sharding.world_size, "must be at least 1");
+  if (sharding.interleave < 1) refuse("interleave", sharding.interleave, "must be at least 1");
+  if (page_size < 1) refuse("page_size", page_size, "must be at least 1");
+  if (page_size % sharding.interleave != 0) {
+    refuse("page_size", page_size,
+           "must be a multiple of interleave = " + std::to_string(sharding.interleave));
+  }
+  const std::int64_t cut = geometry.cut();
+  if (workspace_rows < cut) {
+    refuse("workspace_rows", workspace_rows,
+           "below lcm(page_size " + std::to_string(page_size) + ", period " +
+               std::to_string(sharding.period()) + "), where a context may be cut; give at least " +
+               std::to_string(cut));
+  }
+  if (workspace_rows % sharding.world_size != 0) {
+    refuse("workspace_rows", workspace_rows,
+           "every rank takes an equal share; give a multiple of world_size = " +
+               std::to_string(sharding.world_size) + ", for example " +
+               std::to_string(workspace_rows / sharding.world_size * sharding.world_size));
+  }
+  if (workspace_rows > kMaxInt32) {
+    refuse("workspace_rows", workspace_rows,
+           "row indices are int32; give at most " + std::to_string(kMaxInt32));
+  }
+}
+
 ChunkPlan build_chunk_plan(std::span<const std::int64_t> contexts, const ChunkGeometry& geometry) {
-  check_geometry(geometry);
+  validate(geometry);
   check_contexts(contexts, geometry.sharding);
   ChunkPlan plan{geometry, {contexts.begin(), contexts.end()}, {}};
   if (geometry.sharding.world_size == 1) plan.geometry.sharding.interleave = 1;

@@ -35,6 +35,10 @@ struct ChunkGeometry {
   std::int64_t cut() const;
 };
 
+// Throws InvalidArgument naming field and remedy: sizes below 1, page % I != 0, a workspace that is
+// below lcm(page, V), no multiple of N or beyond int32.
+void validate(const ChunkGeometry& geometry);
+
 // Positions start .. start + length - 1 of one request's context.
 struct ContextPiece {
   std::int64_t request = 0;

@@ -13,6 +13,7 @@
 #include "core/scheduler.h"
 #include "harness/group_runner.h"
 #include "reference/numerics_profile.h"
+#include "reference/prefill_bounds.h"
 
 namespace mladcp {
 
@@ -35,6 +36,9 @@ class Backend {
   virtual ScheduleParams schedule_params() const = 0;
   // How decode attention rounds here, for this configuration: what its bounds follow from.
   virtual const NumericsProfile& numerics(const ParallelConfig& config) const = 0;
+  // The same of chunked prefill: fp32 arithmetic on bf16 keys and values unless a backend says
+  // otherwise.
+  virtual PrefillFormats prefill_formats() const { return {}; }
 
   // Runs body once for every rank of a group that this process holds, each on its own thread, and
   // waits for all; the first real error is rethrown. All ranks live here unless a backend says

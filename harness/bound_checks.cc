@@ -29,26 +29,6 @@ struct Judged {
   const TapStore& taps(std::size_t rank) const { return outcome.ranks[rank].taps; }
 };
 
-Check judged(const std::string& stage, int rank, const std::string& name, const TensorView& got,
-             const Expected& wanted) {
-  const Comparison comparison = compare(got, wanted);
-  Check check{stage, rank, name};
-  check.status = comparison.pass() ? CheckStatus::kPass : CheckStatus::kFail;
-  check.measured = std::fabs(comparison.actual - comparison.expected);
-  check.bound = comparison.bound;
-  if (comparison.actual == comparison.expected) check.measured = 0.0;  // equal infinities
-  if (!comparison.pass()) {
-    check.message = fmt::format("stage {}, rank {}: {}", stage, rank, to_string(comparison));
-  }
-  return check;
-}
-
-Check skipped(const std::string& stage, int rank, const std::string& name, const std::string& why) {
-  Check check{stage, rank, name, CheckStatus::kSkip};
-  check.message = why;
-  return check;
-}
-
 // The query every rank's attention saw, as one tensor [T, Hg, D].
 Tensor query_as_seen(const TapStore& taps, const MlaDims& dims) {
   if (taps.has("attention.query")) return copied_to_host(taps.at("attention.query"), {});
@@ -125,10 +105,11 @@ void check_products(const Judged& judged_step, std::vector<Check>& checks) {
       return expect_products(multiply_heads_exactly(in, weight, judged_step.threads), DType::kBF16,
                              judged_step.profile.products);
     };
-    checks.push_back(judged("absorb", rank, "q_nope x W_UK against fp64", taps.at("absorb.out"),
-                            expected(problem.q_nope.view().narrow(1, query.begin, query.count),
-                                     problem.w_uk.view().narrow(0, query.begin, query.count))));
-    checks.push_back(judged(
+    checks.push_back(
+        check_within("absorb", rank, "q_nope x W_UK against fp64", taps.at("absorb.out"),
+                     expected(problem.q_nope.view().narrow(1, query.begin, query.count),
+                              problem.w_uk.view().narrow(0, query.begin, query.count))));
+    checks.push_back(check_within(
         "projected", rank, "latent x W_UV against fp64", taps.at("project.out"),
         expected(taps.at("project.in"), problem.w_uv.view().narrow(0, value.begin, value.count))));
   }
@@ -170,16 +151,17 @@ void check_attention(const Judged& judged_step, std::vector<Check>& checks) {
     const auto rank = static_cast<int>(r);
     const TapStore& taps = judged_step.taps(r);
     const DecodePlan& plan = judged_step.outcome.ranks[r].plan;
-    checks.push_back(judged("attention", rank, "output of the shard against fp64",
-                            settled(taps.at("attention.out"), plan, 0.0F),
-                            expected.per_set[r].out));
-    checks.push_back(judged("attention", rank, "LSE of the shard against fp64",
-                            settled(taps.at("attention.lse"), plan, kEmptyLse),
-                            expected.per_set[r].lse));
+    checks.push_back(check_within("attention", rank, "output of the shard against fp64",
+                                  settled(taps.at("attention.out"), plan, 0.0F),
+                                  expected.per_set[r].out));
+    checks.push_back(check_within("attention", rank, "LSE of the shard against fp64",
+                                  settled(taps.at("attention.lse"), plan, kEmptyLse),
+                                  expected.per_set[r].lse));
     if (config.dcp == 1 || config.project_before_merge) continue;
     const std::int64_t h = config.local_heads();
-    checks.push_back(judged("output", rank, "combined latents against the unsharded fp64",
-                            combined_output(taps), heads_of(expected.combined.out, rank * h, h)));
+    checks.push_back(check_within("output", rank, "combined latents against the unsharded fp64",
+                                  combined_output(taps),
+                                  heads_of(expected.combined.out, rank * h, h)));
   }
 }
 
@@ -190,17 +172,17 @@ void check_reduce_scatter(const Judged& judged_step, std::vector<Check>& checks)
   for (std::size_t r = 0; r < judged_step.outcome.ranks.size(); ++r) {
     const auto rank = static_cast<int>(r);
     const TapStore& taps = judged_step.taps(r);
-    checks.push_back(judged("correct", rank, "weight x partial against fp64",
-                            taps.at("correct.out"),
-                            expect_corrected(taps.at("correct.in"), taps.at("correct.lses"), rank,
-                                             config.reduce_dtype)));
+    checks.push_back(check_within("correct", rank, "weight x partial against fp64",
+                                  taps.at("correct.out"),
+                                  expect_corrected(taps.at("correct.in"), taps.at("correct.lses"),
+                                                   rank, config.reduce_dtype)));
     std::vector<TensorView> addends;
     for (std::size_t s = 0; s < judged_step.outcome.ranks.size(); ++s) {
       addends.push_back(judged_step.taps(s).at("correct.out").narrow(1, rank * h, h));
     }
-    checks.push_back(judged("combined", rank, "sum of the ranks' partials against fp64",
-                            taps.at("reduce_scatter.output.out"),
-                            expect_sum(addends, config.reduce_dtype, 1)));
+    checks.push_back(check_within("combined", rank, "sum of the ranks' partials against fp64",
+                                  taps.at("reduce_scatter.output.out"),
+                                  expect_sum(addends, config.reduce_dtype, 1)));
   }
 }
 
@@ -225,14 +207,28 @@ void check_merge(const Judged& judged_step, std::vector<Check>& checks) {
     checks.push_back(check_equal_bits("merge", rank, "exchanged partials", partials, sent));
     checks.push_back(check_equal_bits("merge", rank, "exchanged LSE", lses, sent_lses));
     const ExpectedAttention merged = expect_merged(partials, lses, DType::kBF16);
-    checks.push_back(judged("combined", rank, "merge of the partials against fp64",
-                            taps.at("combined.out"), merged.out));
-    checks.push_back(
-        judged("combined", rank, "merged LSE against fp64", taps.at("combined.lse"), merged.lse));
+    checks.push_back(check_within("combined", rank, "merge of the partials against fp64",
+                                  taps.at("combined.out"), merged.out));
+    checks.push_back(check_within("combined", rank, "merged LSE against fp64",
+                                  taps.at("combined.lse"), merged.lse));
   }
 }
 
 }  // namespace
+
+Check check_within(const std::string& stage, int rank, const std::string& name,
+                   const TensorView& got, const Expected& wanted) {
+  const Comparison comparison = compare(got, wanted);
+  Check check{stage, rank, name};
+  check.status = comparison.pass() ? CheckStatus::kPass : CheckStatus::kFail;
+  check.measured = std::fabs(comparison.actual - comparison.expected);
+  check.bound = comparison.bound;
+  if (comparison.actual == comparison.expected) check.measured = 0.0;  // equal infinities
+  if (!comparison.pass()) {
+    check.message = fmt::format("stage {}, rank {}: {}", stage, rank, to_string(comparison));
+  }
+  return check;
+}
 
 std::vector<Check> bounded_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
                                          const GroupOutcome& outcome,

@@ -7,6 +7,7 @@
 
 #include "harness/check.h"
 #include "harness/decode_run.h"
+#include "reference/compare.h"
 #include "reference/numerics_profile.h"
 
 namespace mladcp {
@@ -16,5 +17,9 @@ namespace mladcp {
 std::vector<Check> bounded_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
                                          const GroupOutcome& outcome,
                                          const NumericsProfile& profile);
+
+// One tensor against expected values; measured and bound are the worst element's.
+Check check_within(const std::string& stage, int rank, const std::string& name,
+                   const TensorView& got, const Expected& wanted);
 
 }  // namespace mladcp

@@ -22,6 +22,11 @@ struct Check {
   std::string probe = {};  // whose problem the step ran on; set by run_scenario
 };
 
+inline Check skipped(const std::string& stage, int rank, const std::string& name,
+                     const std::string& why) {
+  return {stage, rank, name, CheckStatus::kSkip, 0.0, 0.0, why};
+}
+
 inline bool all_hold(const std::vector<Check>& checks) {
   for (const Check& check : checks) {
     if (check.status == CheckStatus::kFail) return false;

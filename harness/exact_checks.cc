@@ -18,23 +18,6 @@
 namespace mladcp {
 namespace {
 
-Check skipped(const std::string& stage, int rank, const std::string& name, const std::string& why) {
-  return {stage, rank, name, CheckStatus::kSkip, 0.0, 0.0, why};
-}
-
-Check counted(const std::string& stage, int rank, const std::string& name, std::int64_t wrong,
-              const std::string& first) {
-  Check check{stage,
-              rank,
-              name,
-              wrong == 0 ? CheckStatus::kPass : CheckStatus::kFail,
-              static_cast<double>(wrong),
-              0.0,
-              ""};
-  if (wrong != 0) check.message = fmt::format("stage {}, rank {}: {}", stage, rank, first);
-  return check;
-}
-
 // The plan of one rank by counting: every position in turn, kept by whoever owner() names.
 DecodePlan plan_by_counting(const ParallelConfig& config, const DecodeProblem& problem,
                             const PagedLayout& layout, int rank) {
@@ -95,7 +78,7 @@ Check plan_check(const ParallelConfig& config, const DecodeProblem& problem,
   compare_field("row_begin", got.row_begin, wanted.row_begin, wrong, first);
   compare_field("lengths", got.lengths, wanted.lengths, wrong, first);
   compare_field("block_table", got.block_table.pages, wanted.block_table.pages, wrong, first);
-  return counted("plan", rank, "slots, visible lengths, tables by counting", wrong, first);
+  return check_count("plan", rank, "slots, visible lengths, tables by counting", wrong, first);
 }
 
 // "schedule": the tile schedule by its laws, for the gathered heads.
@@ -120,10 +103,10 @@ Check schedule_check(const ParallelConfig& config, const RankOutcome& at_rank,
       judge_part_count(tensor.size(0), params.num_sms,
                        config.gathered_heads() * at_rank.plan.max_q_len, params.h_kv);
   for (const ScheduleViolation& violation : judge_schedule(claim)) violations.push_back(violation);
-  return counted("schedule", rank, name, static_cast<std::int64_t>(violations.size()),
-                 violations.empty()
-                     ? ""
-                     : "law " + std::string(violations[0].law) + ": " + violations[0].message);
+  return check_count("schedule", rank, name, static_cast<std::int64_t>(violations.size()),
+                     violations.empty()
+                         ? ""
+                         : "law " + std::string(violations[0].law) + ": " + violations[0].message);
 }
 
 // "quantise": the local query's codes, from the absorbed latents the stage was given.
@@ -209,7 +192,7 @@ Check mask_check(const RankOutcome& at_rank, int rank) {
       }
     }
   }
-  return counted("mask", rank, "empty rows 0, others untouched", wrong, first);
+  return check_count("mask", rank, "empty rows 0, others untouched", wrong, first);
 }
 
 // "lse": finite exactly when the row has a visible local key, -inf otherwise.
@@ -230,29 +213,7 @@ Check lse_check(const RankOutcome& at_rank, int rank) {
                           at_rank.plan.visible[static_cast<std::size_t>(t)]);
     }
   }
-  return counted("lse", rank, "finite exactly when a key is visible", wrong, first);
-}
-
-// "collectives": the calls of this rank against the design's list.
-Check collectives_check(const Scenario& scenario, const DecodeProblem& problem,
-                        const GroupOutcome& outcome, int rank) {
-  const std::vector<CollectiveCall> wanted =
-      expected_decode_collectives(scenario.parallel, problem.dims, problem.rows());
-  std::vector<CollectiveCall> got;
-  for (const CallRecord& record : outcome.calls) {
-    if (record.rank == rank) got.push_back(record.call);
-  }
-  std::int64_t wrong = 0;
-  std::string first;
-  for (std::size_t i = 0; i < std::max(got.size(), wanted.size()); ++i) {
-    if (i < got.size() && i < wanted.size() && got[i] == wanted[i]) continue;
-    if (wrong++ == 0) {
-      first = fmt::format("call {}: got {}, wanted {}", i,
-                          i < got.size() ? describe(got[i]) : "no call",
-                          i < wanted.size() ? describe(wanted[i]) : "no call");
-    }
-  }
-  return counted("collectives", rank, "op, order, axis, dtype, shapes", wrong, first);
+  return check_count("lse", rank, "finite exactly when a key is visible", wrong, first);
 }
 
 }  // namespace
@@ -290,11 +251,43 @@ std::string element_text(const TensorView& tensor, std::int64_t index) {
   return "?";
 }
 
+Check check_count(const std::string& stage, int rank, const std::string& name, std::int64_t wrong,
+                  const std::string& first) {
+  Check check{stage,
+              rank,
+              name,
+              wrong == 0 ? CheckStatus::kPass : CheckStatus::kFail,
+              static_cast<double>(wrong),
+              0.0,
+              ""};
+  if (wrong != 0) check.message = fmt::format("stage {}, rank {}: {}", stage, rank, first);
+  return check;
+}
+
+Check check_calls(const std::vector<CollectiveCall>& wanted, const std::vector<CallRecord>& calls,
+                  int rank) {
+  std::vector<CollectiveCall> got;
+  for (const CallRecord& record : calls) {
+    if (record.rank == rank) got.push_back(record.call);
+  }
+  std::int64_t wrong = 0;
+  std::string first;
+  for (std::size_t i = 0; i < std::max(got.size(), wanted.size()); ++i) {
+    if (i < got.size() && i < wanted.size() && got[i] == wanted[i]) continue;
+    if (wrong++ == 0) {
+      first = fmt::format("call {}: got {}, wanted {}", i,
+                          i < got.size() ? describe(got[i]) : "no call",
+                          i < wanted.size() ? describe(wanted[i]) : "no call");
+    }
+  }
+  return check_count("collectives", rank, "op, order, axis, dtype, shapes", wrong, first);
+}
+
 Check check_equal_bits(const std::string& stage, int rank, const std::string& name,
                        const TensorView& got, const TensorView& wanted) {
   if (got.dtype != wanted.dtype || !(got.shape == wanted.shape)) {
-    return counted(stage, rank, name, 1,
-                   fmt::format("got {}, wanted {}", describe(got), describe(wanted)));
+    return check_count(stage, rank, name, 1,
+                       fmt::format("got {}, wanted {}", describe(got), describe(wanted)));
   }
   const std::size_t width = size_bytes(got.dtype);
   const auto* a = got.as<const unsigned char>();
@@ -311,7 +304,7 @@ Check check_equal_bits(const std::string& stage, int rank, const std::string& na
       }
     }
   }
-  return counted(stage, rank, name, wrong, first);
+  return check_count(stage, rank, name, wrong, first);
 }
 
 std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
@@ -331,7 +324,9 @@ std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodePro
     checks.push_back(mask_check(at_rank, rank));
     checks.push_back(lse_check(at_rank, rank));
     checks.push_back(gathered_lse_check(scenario, outcome, rank));
-    checks.push_back(collectives_check(scenario, problem, outcome, rank));
+    checks.push_back(
+        check_calls(expected_decode_collectives(scenario.parallel, problem.dims, problem.rows()),
+                    outcome.calls, rank));
   }
   return checks;
 }

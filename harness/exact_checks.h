@@ -16,6 +16,14 @@ std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodePro
                                        const PagedLayout& layout, const GroupOutcome& outcome,
                                        const ScheduleParams& schedule_params);
 
+// An exact check that found `wrong` faults, the first of which `first` describes.
+Check check_count(const std::string& stage, int rank, const std::string& name, std::int64_t wrong,
+                  const std::string& first);
+
+// Stage "collectives": the rank's calls, in order, against the wanted ones.
+Check check_calls(const std::vector<CollectiveCall>& wanted, const std::vector<CallRecord>& calls,
+                  int rank);
+
 // Compares bytes of two host tensors of one dtype and shape; measured is the number of elements
 // that differ, the message names the first with its coordinates.
 Check check_equal_bits(const std::string& stage, int rank, const std::string& name,

@@ -38,4 +38,25 @@ std::vector<CollectiveCall> expected_decode_collectives(const ParallelConfig& co
   return calls;
 }
 
+std::vector<CollectiveCall> expected_prefill_collectives(const ParallelConfig& config,
+                                                         const MlaDims& dims,
+                                                         const ChunkPlan& plan) {
+  std::vector<CollectiveCall> calls;
+  if (config.dcp == 1) return calls;
+  const std::int64_t period = config.dcp * config.interleave;
+  for (const ContextChunk& chunk : plan.chunks) {
+    std::int64_t runs = 0;
+    for (const ContextPiece& piece : chunk.pieces) runs += (piece.length + period - 1) / period;
+    const std::int64_t toks = runs * config.interleave;
+    calls.push_back({CollectiveOp::kAllGather,
+                     0,
+                     DType::kBF16,
+                     {toks, dims.row()},
+                     {config.dcp * toks, dims.row()},
+                     "context",
+                     static_cast<std::int64_t>(calls.size())});
+  }
+  return calls;
+}
+
 }  // namespace mladcp

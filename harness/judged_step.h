@@ -1,5 +1,5 @@
-// One decode problem run on every group of a scenario and judged stage by stage: what most probes
-// are made of.
+// One problem run on every group of a scenario and judged stage by stage: what most probes are made
+// of.
 #pragma once
 
 #include "harness/decode_run.h"
@@ -8,10 +8,16 @@
 
 namespace mladcp {
 
-// Runs and judges `problem`; pages in the order that `page_seed` shuffles them.
+// Runs and judges `problem`, a decode step, on a given layout.
+ProbeOutcome judge_decode_step(const ProbeContext& context, const Scenario& scenario,
+                               const DecodeProblem& problem, const PagedLayout& layout);
+// The same with pages in the order that `page_seed` shuffles them.
 ProbeOutcome judge_decode_problem(const ProbeContext& context, const Scenario& scenario,
                                   const DecodeProblem& problem, std::uint64_t page_seed);
 
+// A chunked prefill: request b has length - q_len tokens of context and q_len new ones.
+ProbeOutcome judge_prefill_step(const ProbeContext& context, const Scenario& scenario,
+                                const DecodeProblem& problem, const PagedLayout& layout);
 // The scenario's requests with random contents.
 DecodeProblem random_problem(const Scenario& scenario, float latent_mean);
 

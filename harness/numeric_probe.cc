@@ -4,6 +4,7 @@
 
 #include "core/bfloat16.h"
 #include "core/error.h"
+#include "harness/conversation.h"
 #include "harness/judged_step.h"
 #include "harness/probe.h"
 
@@ -16,18 +17,28 @@ void zero_queries(DecodeProblem& problem) {
   }
 }
 
+// Random contents in the scenario's phase.
+ProbeOutcome judge_random_problem(const ProbeContext& context, float latent_mean) {
+  const Scenario& scenario = context.scenario;
+  if (scenario.phase == Phase::kBoth) return judge_conversation(context, latent_mean);
+  const DecodeProblem problem = random_problem(scenario, latent_mean);
+  const ParallelConfig& config = scenario.parallel;
+  const PagedLayout layout =
+      shuffled_layout(config.sharding(), config.page_size, problem.requests, scenario.seed);
+  return scenario.phase == Phase::kPrefill ? judge_prefill_step(context, scenario, problem, layout)
+                                           : judge_decode_step(context, scenario, problem, layout);
+}
+
 }  // namespace
 
 ProbeOutcome run_numeric_probe(const ProbeContext& context) {
-  const Scenario& scenario = context.scenario;
-  return judge_decode_problem(context, scenario, random_problem(scenario, 0.0F), scenario.seed);
+  return judge_random_problem(context, 0.0F);
 }
 
 // A mean of 2 deviations in every latent channel: sums of P V no longer cancel, so an accumulator
 // that drops small terms drifts.
 ProbeOutcome run_shifted_probe(const ProbeContext& context) {
-  const Scenario& scenario = context.scenario;
-  return judge_decode_problem(context, scenario, random_problem(scenario, 2.0F), scenario.seed);
+  return judge_random_problem(context, 2.0F);
 }
 
 // One key of every request stands 9 above the crowd's mean logit: rounding P at scale 1 flushes the

@@ -10,14 +10,14 @@ namespace mladcp {
 const std::vector<Probe>& probes() {
   static const std::vector<Probe> all = {
       {"numeric", "random data against FP64, each stage within its derived bound",
-       run_numeric_probe},
+       run_numeric_probe, true},
       {"census", "each key attended exactly once, by the right head of the right request",
        run_census_probe},
       {"constant", "equal latents and logits give exactly that latent, at any length",
        run_constant_probe},
       {"sink", "one key 9 above the crowd's mean logit: P must not be flushed", run_sink_probe},
       {"shifted", "latents with a mean of 2 deviations: sums that cannot hide drift",
-       run_shifted_probe},
+       run_shifted_probe, true},
       {"scale", "halving q_scale while doubling k_scale doubles the output, bit for bit",
        run_scale_probe},
       {"poison", "memory that starts as NaN, guarded on both sides: reads and writes astray",

@@ -34,6 +34,7 @@ struct Probe {
   std::string_view name;
   std::string_view sees;  // one line for --help and docs
   ProbeOutcome (*run)(const ProbeContext& context);
+  bool knows_prefill = false;  // the others look at decode steps alone
 };
 
 // All probes, in the order `--probe all` runs them.

@@ -86,20 +86,23 @@ void print_configuration(const Report& report, std::FILE* stream) {
     fmt::print(stream, "  lengths  {}; {} new token(s) each\n", lengths_text(scenario.seq_lens),
                scenario.q_len);
   }
+  if (scenario.phase == Phase::kPrefill) {
+    fmt::print(stream, "  context  {}\n", lengths_text(scenario.context_lens));
+  }
   if (scenario.phase != Phase::kDecode) {
-    fmt::print(stream, "  context  {}\n  new      {}\n", lengths_text(scenario.context_lens),
-               lengths_text(scenario.new_tokens));
+    fmt::print(stream, "  new      {}; workspace {} rows\n", lengths_text(scenario.new_tokens),
+               scenario.workspace_rows);
   }
   fmt::print(stream, "  on       {}, collective {}, seed {}\n\n", scenario.device,
              scenario.collective, scenario.seed);
 }
 
 void print_stages(const Report& report, std::FILE* stream) {
-  fmt::print(stream, "{:<14} {:<44} {:>5} {:>11} {:>11}  {}\n", "stage", "compared", "ranks",
+  fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", "stage", "compared", "ranks",
              "measured", "bound", "verdict");
   for (const StageRow& row : stage_rows(report.checks)) {
     const bool exact = row.worst->bound == 0.0;
-    fmt::print(stream, "{:<14} {:<44} {:>5} {:>11} {:>11}  {}\n", row.stage, row.name, row.ranks,
+    fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", row.stage, row.name, row.ranks,
                row.skipped == row.ranks ? "-"
                : exact                  ? fmt::format("{:.0f} wrong", row.worst->measured)
                                         : fmt::format("{:.3e}", row.worst->measured),

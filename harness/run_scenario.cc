@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/error.h"
 #include "core/support_table.h"
 #include "harness/backend.h"
 
@@ -14,21 +15,47 @@ namespace {
 
 // The order in which data passes the stages: the first failure in this order is the one to look at.
 std::ptrdiff_t stage_order(const std::string& stage) {
-  static constexpr const char* kOrder[] = {
-      "plan",     "write",      "absorb",   "quantise",  "query",     "schedule",    "gather",
-      "exchange", "reorganise", "causal",   "context",   "attention", "mask",        "lse",
-      "correct",  "merge",      "combined", "projected", "output",    "collectives", "poison"};
+  static constexpr const char* kOrder[] = {"plan",
+                                           "write",
+                                           "absorb",
+                                           "quantise",
+                                           "query",
+                                           "schedule",
+                                           "gather",
+                                           "exchange",
+                                           "reorganise",
+                                           "causal",
+                                           "context attention",
+                                           "attention",
+                                           "mask",
+                                           "lse",
+                                           "correct",
+                                           "merge",
+                                           "combined",
+                                           "projected",
+                                           "output",
+                                           "collectives",
+                                           "poison"};
   return std::find(std::begin(kOrder), std::end(kOrder), stage) - std::begin(kOrder);
 }
 
 std::vector<const Probe*> chosen_probes(const Scenario& scenario) {
   std::vector<const Probe*> chosen;
+  const auto fits = [&](const Probe& probe) {
+    return probe.knows_prefill || scenario.phase == Phase::kDecode;
+  };
   for (const std::string& name : scenario.probes) {
     if (name == "all") {
-      for (const Probe& probe : probes()) chosen.push_back(&probe);
-    } else {
-      chosen.push_back(&find_probe(name));
+      for (const Probe& probe : probes()) {
+        if (fits(probe)) chosen.push_back(&probe);
+      }
+      continue;
     }
+    const Probe& probe = find_probe(name);
+    if (!fits(probe)) {
+      throw InvalidArgument("probe = '" + name + "': looks at decode steps; use phase decode");
+    }
+    chosen.push_back(&probe);
   }
   return chosen;
 }

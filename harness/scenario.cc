@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/chunk_plan.h"
 #include "core/error.h"
 
 namespace mladcp {
@@ -31,6 +32,31 @@ void expect_lengths(const char* field, const std::vector<std::int64_t>& lengths,
   }
 }
 
+void expect_as_many(const char* field, std::size_t got, const char* of_field, std::size_t wanted) {
+  if (got == wanted) return;
+  throw InvalidArgument(std::string(field) + " has " + std::to_string(got) + " entries but " +
+                        of_field + " has " + std::to_string(wanted) +
+                        ": give one of each per request");
+}
+
+void validate_prefill(const Scenario& scenario) {
+  const std::size_t added = scenario.new_tokens.size();
+  if (scenario.phase == Phase::kBoth) {
+    expect_as_many("new_tokens", added, "seq_lens", scenario.seq_lens.size());
+    if (!scenario.context_lens.empty()) {
+      throw InvalidArgument(
+          "context_lens: phase both grows its contexts itself; give seq_lens, the "
+          "lengths its conversations reach");
+    }
+  } else {
+    expect_as_many("context_lens", scenario.context_lens.size(), "new_tokens", added);
+  }
+  if (scenario.phase != Phase::kDecode || scenario.workspace_rows != 0) {
+    const ParallelConfig& config = scenario.parallel;
+    validate(ChunkGeometry{config.sharding(), config.page_size, scenario.workspace_rows});
+  }
+}
+
 }  // namespace
 
 std::string_view name(Phase phase) {
@@ -54,6 +80,12 @@ Phase phase_from_name(std::string_view text) {
 
 std::vector<StepRequest> Scenario::step_requests() const {
   std::vector<StepRequest> requests;
+  if (phase == Phase::kPrefill) {
+    for (std::size_t b = 0; b < context_lens.size(); ++b) {
+      requests.push_back({context_lens[b] + new_tokens[b], new_tokens[b]});
+    }
+    return requests;
+  }
   requests.reserve(seq_lens.size());
   // A length below q_len is a padded row of a captured batch: its first rows have no position.
   for (const std::int64_t length : seq_lens) requests.push_back({length, q_len});
@@ -81,12 +113,7 @@ void validate(const Scenario& scenario) {
   expect_lengths("seq_lens", scenario.seq_lens, 0);
   expect_lengths("context_lens", scenario.context_lens, 0);
   expect_lengths("new_tokens", scenario.new_tokens, 0);
-  if (scenario.context_lens.size() != scenario.new_tokens.size()) {
-    throw InvalidArgument("context_lens has " + std::to_string(scenario.context_lens.size()) +
-                          " entries but new_tokens has " +
-                          std::to_string(scenario.new_tokens.size()) +
-                          ": give one of each per request");
-  }
+  validate_prefill(scenario);
 }
 
 std::string command_line(const Scenario& scenario) {
@@ -106,8 +133,10 @@ std::string command_line(const Scenario& scenario) {
     line += fmt::format(" --seq-lens {}", fmt::join(scenario.seq_lens, ","));
   }
   if (!scenario.context_lens.empty()) {
-    line += fmt::format(" --context-lens {} --new-tokens {} --workspace {}",
-                        fmt::join(scenario.context_lens, ","), fmt::join(scenario.new_tokens, ","),
+    line += fmt::format(" --context-lens {}", fmt::join(scenario.context_lens, ","));
+  }
+  if (!scenario.new_tokens.empty()) {
+    line += fmt::format(" --new-tokens {} --workspace {}", fmt::join(scenario.new_tokens, ","),
                         scenario.workspace_rows);
   }
   return line + fmt::format(" --probe {}", fmt::join(scenario.probes, ","));

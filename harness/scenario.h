@@ -22,11 +22,13 @@ struct Scenario {
   ParallelConfig parallel;  // heads: the model's unless overridden
   Phase phase = Phase::kDecode;
 
-  // Decode: global lengths S, each including its q_len new tokens.
+  // Decode: global lengths S, each including its q_len new tokens. Both: the lengths that
+  // conversations reach (harness/conversation.h).
   std::vector<std::int64_t> seq_lens;
   std::int64_t q_len = 1;
 
-  // Prefill: cached context and new tokens per request; workspace of gathered rows.
+  // Prefill: cached context and new tokens per request. Both: new tokens a prefill adds. Workspace:
+  // gathered rows a chunk may hold.
   std::vector<std::int64_t> context_lens;
   std::vector<std::int64_t> new_tokens;
   std::int64_t workspace_rows = 0;
@@ -39,6 +41,7 @@ struct Scenario {
   std::vector<std::string> probes = {"numeric"};
 
   ModelConfig model_config() const { return model_from_name(model); }
+  // The requests of a decode or prefill step.
   std::vector<StepRequest> step_requests() const;
 };
 

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "core/chunk_plan.h"
 #include "core/error.h"
 #include "harness/lengths.h"
 
@@ -13,6 +14,8 @@ namespace mladcp {
 namespace {
 
 constexpr std::int64_t kDefaultBatch = 8;
+constexpr std::int64_t kDefaultNewTokens = 64;
+constexpr std::int64_t kDefaultWorkspace = 4096;
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -35,6 +38,17 @@ void override_with(T& field, const std::optional<T>& flag) {
 // fp8 is what people call it, e4m3 what it is.
 DType cache_dtype(const std::string& text) {
   return text == "fp8" ? DType::kE4M3 : dtype_from_name(text);
+}
+
+// One number of new tokens stands for every request; a workspace holds some thousand rows.
+void complete_prefill(Scenario& scenario, std::size_t requests) {
+  if (scenario.new_tokens.empty()) scenario.new_tokens = {kDefaultNewTokens};
+  if (scenario.new_tokens.size() == 1) scenario.new_tokens.resize(requests, scenario.new_tokens[0]);
+  if (scenario.workspace_rows != 0) return;
+  const ParallelConfig& config = scenario.parallel;
+  validate(config);
+  const std::int64_t cut = ChunkGeometry{config.sharding(), config.page_size, 0}.cut();
+  scenario.workspace_rows = (kDefaultWorkspace + cut - 1) / cut * cut;
 }
 
 }  // namespace
@@ -79,14 +93,20 @@ ScenarioOptions::ScenarioOptions(CLI::App& command) : flags_(std::make_unique<Fl
   command.add_option("--phase", f.phase, "decode, prefill or both (default decode)");
   command.add_option("--seq-lens", f.seq_lens, "global lengths, new tokens included: 1,63,4096")
       ->delimiter(',');
-  command.add_option("--lengths", f.lengths,
-                     "FILE[:COLUMN] of request lengths (CSV; ContextTokens or input_tokens)");
+  command.add_option(
+      "--lengths", f.lengths,
+      "FILE[:COLUMN] of request lengths (CSV; ContextTokens or input_tokens); with prefill "
+      "they are the cached contexts");
   command.add_option("--batch", f.batch, "requests taken from --lengths (default 8)");
   command.add_option("--q-len", f.q_len, "new tokens a request in a decode step (default 1)");
   command.add_option("--context-lens", f.context_lens, "prefill: cached tokens a request")
       ->delimiter(',');
-  command.add_option("--new-tokens", f.new_tokens, "prefill: new tokens a request")->delimiter(',');
-  command.add_option("--workspace", f.workspace, "prefill: gathered rows a chunk may hold");
+  command
+      .add_option("--new-tokens", f.new_tokens,
+                  "prefill: new tokens a request, or one number for all (default 64)")
+      ->delimiter(',');
+  command.add_option("--workspace", f.workspace,
+                     "prefill: gathered rows a chunk may hold (default about 4096)");
   command.add_option("--device", f.device, "cpu or cuda (default cpu)");
   command.add_option("--collective", f.collective,
                      "in_process, fake, mpi or nccl (default in_process)");
@@ -134,20 +154,31 @@ Scenario ScenarioOptions::resolve() const {
   if (!f.new_tokens.empty()) scenario.new_tokens = f.new_tokens;
   if (!f.probes.empty()) scenario.probes = f.probes;
 
-  if (f.lengths && !f.seq_lens.empty()) {
-    throw InvalidArgument("--lengths and --seq-lens both give lengths: use one of them");
+  const bool prefill = scenario.phase == Phase::kPrefill;
+  const char* lengths_flag = prefill ? "--context-lens" : "--seq-lens";
+  if (prefill && !f.seq_lens.empty()) {
+    throw InvalidArgument(
+        "--seq-lens is for decode: phase prefill takes --context-lens and "
+        "--new-tokens");
+  }
+  if (f.lengths && !(prefill ? f.context_lens : f.seq_lens).empty()) {
+    throw InvalidArgument("--lengths and " + std::string(lengths_flag) +
+                          " both give lengths: use one of them");
   }
   if (f.batch && *f.batch <= 0) {
     throw InvalidArgument("batch = " + std::to_string(*f.batch) + ": must be at least 1");
   }
-  const bool lengths_missing = scenario.seq_lens.empty() && scenario.phase == Phase::kDecode;
-  if (f.lengths || lengths_missing) {
+  // The lengths a trace stands for: contexts of a prefill, else global lengths.
+  std::vector<std::int64_t>& traced = prefill ? scenario.context_lens : scenario.seq_lens;
+  if (f.lengths || traced.empty()) {
     const LengthsSource source =
         f.lengths ? parse_lengths_source(*f.lengths) : default_lengths_source();
-    scenario.seq_lens = read_lengths(source, f.batch.value_or(kDefaultBatch), f.seed);
+    traced = read_lengths(source, f.batch.value_or(kDefaultBatch), f.seed);
   } else if (f.batch) {
-    throw InvalidArgument("--batch needs --lengths: --seq-lens says how many requests there are");
+    throw InvalidArgument("--batch needs --lengths: " + std::string(lengths_flag) +
+                          " says how many requests there are");
   }
+  if (scenario.phase != Phase::kDecode) complete_prefill(scenario, traced.size());
   validate(scenario);
   return scenario;
 }

@@ -9,6 +9,8 @@
 #include "core/decode.h"
 #include "core/decode_plan.h"
 #include "core/ops.h"
+#include "core/prefill.h"
+#include "core/prefill_plan.h"
 
 namespace mladcp {
 
@@ -26,6 +28,9 @@ class Variation {
   virtual void change_config(int /*rank*/, ParallelConfig& /*config*/) const {}
   virtual void change_plan(int /*rank*/, DecodePlan& /*plan*/) const {}
   virtual void change_inputs(int /*rank*/, DecodeInputs& /*inputs*/, Stream /*stream*/) const {}
+  virtual void change_prefill_plan(int /*rank*/, PrefillPlan& /*plan*/) const {}
+  virtual void change_prefill_inputs(int /*rank*/, PrefillInputs& /*inputs*/,
+                                     Stream /*stream*/) const {}
   // Null when the operations, or the collective, stay as they are.
   virtual std::unique_ptr<OpsDecorator> decorate(int /*rank*/, const Ops& /*next*/) const {
     return nullptr;

@@ -40,6 +40,11 @@ ExpectedPrefill expect_prefill(const PrefillReference& reference, const PrefillF
   expected.lse.bound.reserve(rows);
   const double projection2 = squared(formats.projection_unit);
   for (std::size_t row = 0; row < rows; ++row) {
+    if (reference.keys[row] == 0) {  // out 0, lse -inf: exactly
+      expected.lse.bound.push_back(0.0);
+      expected.out.bound.insert(expected.out.bound.end(), width, 0.0);
+      continue;
+    }
     const double chain = chain_of(reference.lse[row], reference.keys[row], formats.chunks);
     expected.lse.bound.push_back(4.0 * formats.projection_unit *
                                      std::sqrt(reference.lse_squares[row]) +

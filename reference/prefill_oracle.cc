@@ -3,6 +3,7 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "core/error.h"
@@ -33,20 +34,15 @@ struct KeysValues {
   Matrix value;  // [n, Vd]
 };
 
-KeysValues project(const PrefillProblem& problem, std::int64_t head, std::int64_t context_begin,
-                   std::int64_t context, std::int64_t new_begin, std::int64_t new_rows) {
-  const std::int64_t latent = problem.w_uk.size(2);
-  const std::int64_t nope = problem.w_uk.size(1);
-  const std::int64_t width = problem.new_rows.size(1);
-  Matrix rows(context + new_rows, width);
-  rows.topRows(context) = load(problem.context_rows, context_begin, context);
-  rows.bottomRows(new_rows) = load(problem.new_rows, new_begin, new_rows);
-  KeysValues result{Matrix(rows.rows(), nope + width - latent), Matrix()};
-  const Matrix w_uk = load(problem.w_uk.select(0, head), 0, nope);
-  const Matrix w_uv = load(problem.w_uv.select(0, head), 0, latent);
-  result.key.leftCols(nope) = rows.leftCols(latent) * w_uk.transpose();
-  result.key.rightCols(width - latent) = rows.rightCols(width - latent);
-  result.value = rows.leftCols(latent) * w_uv;
+// rows: [n, D] of one request; weights of one head.
+KeysValues project(const Matrix& rows, const TensorView& w_uk, const TensorView& w_uv) {
+  const std::int64_t nope = w_uk.size(0);
+  const std::int64_t latent = w_uk.size(1);
+  const std::int64_t rope = rows.cols() - latent;
+  KeysValues result{Matrix(rows.rows(), nope + rope), Matrix()};
+  result.key.leftCols(nope) = rows.leftCols(latent) * load(w_uk, 0, nope).transpose();
+  result.key.rightCols(rope) = rows.rightCols(rope);
+  result.value = rows.leftCols(latent) * load(w_uv, 0, latent);
   return result;
 }
 
@@ -64,14 +60,18 @@ void attend(const Matrix& query, const KeysValues& kv, const std::vector<std::in
   Matrix a = std::abs(scale) * (query.cwiseAbs() * kv.key.cwiseAbs().transpose());
   for (std::int64_t i = 0; i < p.rows(); ++i) {
     const std::int64_t seen = visible[static_cast<std::size_t>(i)];
+    result.keys.push_back(seen);
+    p.row(i).tail(p.cols() - seen).setZero();
+    if (seen == 0) {
+      result.lse.push_back(-std::numeric_limits<double>::infinity());
+      continue;
+    }
     auto logits = p.row(i).head(seen);
     const double max = logits.maxCoeff();
     logits = (logits.array() - max).exp();
     const double sum = logits.sum();
     logits /= sum;
-    p.row(i).tail(p.cols() - seen).setZero();
     result.lse.push_back(max + std::log(sum));
-    result.keys.push_back(seen);
   }
   const Matrix out = p * kv.value;
   const Matrix p2 = p.array().square();
@@ -91,29 +91,52 @@ void attend(const Matrix& query, const KeysValues& kv, const std::vector<std::in
   append(result.lse_magnitude, pa.rowwise().sum());
 }
 
-void expect_problem(const PrefillProblem& problem, std::int64_t head) {
-  std::int64_t context = 0;
-  std::int64_t rows = 0;
-  for (const PrefillRequest& request : problem.requests) {
-    context += request.context;
-    rows += request.new_tokens;
-  }
-  expect_rank(problem.query, 3);
-  expect_rank(problem.w_uk, 3);
-  expect_rank(problem.w_uv, 3);
-  expect_rank(problem.new_rows, 2);
-  const std::int64_t heads = problem.query.size(1);
-  const std::int64_t nope = problem.w_uk.size(1);
-  const std::int64_t latent = problem.w_uk.size(2);
-  const std::int64_t width = latent + problem.query.size(2) - nope;
-  expect_shape(problem.query, {rows, heads, problem.query.size(2)});
-  expect_shape(problem.context_rows, {context, width});
-  expect_shape(problem.new_rows, {rows, width});
-  expect_shape(problem.w_uk, {heads, nope, latent});
-  expect_shape(problem.w_uv, {heads, latent, problem.w_uv.size(2)});
+void expect_tensors(const TensorView& query, const TensorView& w_uk, const TensorView& w_uv,
+                    std::int64_t rows, std::int64_t head) {
+  expect_rank(query, 3);
+  expect_rank(w_uk, 3);
+  expect_rank(w_uv, 3);
+  const std::int64_t heads = query.size(1);
+  expect_shape(query, {rows, heads, query.size(2)});
+  expect_shape(w_uk, {heads, w_uk.size(1), w_uk.size(2)});
+  expect_shape(w_uv, {heads, w_uk.size(2), w_uv.size(2)});
   if (head < 0 || head >= heads) {
     throw InvalidArgument("head = " + std::to_string(head) + ": the problem has heads 0 .. " +
                           std::to_string(heads - 1));
+  }
+}
+
+// Width of a cache row, from the query's and the weights'.
+std::int64_t row_width(const TensorView& query, const TensorView& w_uk) {
+  return w_uk.size(2) + query.size(2) - w_uk.size(1);
+}
+
+// The audited rows that lie in [begin, end), and where they stop.
+using RowIterator = std::span<const std::int64_t>::iterator;
+RowIterator rows_before(RowIterator first, RowIterator last, std::int64_t end) {
+  return std::find_if(first, last, [end](std::int64_t t) { return t >= end; });
+}
+
+void expect_none_left(RowIterator row, RowIterator last, std::int64_t rows) {
+  if (row == last) return;
+  throw InvalidArgument("row " + std::to_string(*row) + ": the problem has rows 0 .. " +
+                        std::to_string(rows - 1) + ", and they must rise");
+}
+
+// Attends the query rows first .. last of one request in blocks; visible_at(t) keys for row t.
+template <typename VisibleAt>
+void attend_request(RowIterator first, RowIterator last, const TensorView& query,
+                    const KeysValues& kv, std::int64_t nope, double scale,
+                    const VisibleAt& visible_at, PrefillReference& result) {
+  while (first != last) {
+    const std::int64_t count = std::min<std::int64_t>(kRowBlock, last - first);
+    Matrix block(count, query.size(1));
+    std::vector<std::int64_t> visible;
+    for (std::int64_t i = 0; i < count; ++i, ++first) {
+      block.row(i) = load(query, *first, 1);
+      visible.push_back(visible_at(*first));
+    }
+    attend(block, kv, visible, nope, scale, result);
   }
 }
 
@@ -121,36 +144,64 @@ void expect_problem(const PrefillProblem& problem, std::int64_t head) {
 
 PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t head,
                                    std::span<const std::int64_t> rows) {
-  expect_problem(problem, head);
+  std::int64_t contexts = 0;
+  std::int64_t total = 0;
+  for (const PrefillRequest& request : problem.requests) {
+    contexts += request.context;
+    total += request.new_tokens;
+  }
+  expect_tensors(problem.query, problem.w_uk, problem.w_uv, total, head);
+  const std::int64_t width = row_width(problem.query, problem.w_uk);
+  expect_shape(problem.context_rows, {contexts, width});
+  expect_shape(problem.new_rows, {total, width});
+
   const TensorView query = problem.query.select(1, head);
   PrefillReference result;
   std::int64_t context_begin = 0;
-  std::int64_t new_begin = 0;
-  auto row = rows.begin();
-  for (const PrefillRequest& request : problem.requests) {
-    const std::int64_t new_end = new_begin + request.new_tokens;
-    const auto last = std::find_if(row, rows.end(), [&](std::int64_t t) { return t >= new_end; });
+  std::int64_t begin = 0;
+  RowIterator row = rows.begin();
+  for (const auto& [context, added] : problem.requests) {
+    const RowIterator last = rows_before(row, rows.end(), begin + added);
     if (row != last) {
+      Matrix keys(context + added, width);
+      keys.topRows(context) = load(problem.context_rows, context_begin, context);
+      keys.bottomRows(added) = load(problem.new_rows, begin, added);
       const KeysValues kv =
-          project(problem, head, context_begin, request.context, new_begin, request.new_tokens);
-      while (row != last) {
-        const std::int64_t count = std::min<std::int64_t>(kRowBlock, last - row);
-        Matrix block(count, query.size(1));
-        std::vector<std::int64_t> visible;
-        for (std::int64_t i = 0; i < count; ++i, ++row) {
-          block.row(i) = load(query, *row, 1);
-          visible.push_back(request.context + *row - new_begin + 1);
-        }
-        attend(block, kv, visible, problem.w_uk.size(1), problem.softmax_scale, result);
-      }
+          project(keys, problem.w_uk.select(0, head), problem.w_uv.select(0, head));
+      const std::int64_t before = context - begin;
+      attend_request(
+          row, last, query, kv, problem.w_uk.size(1), problem.softmax_scale,
+          [before](std::int64_t t) { return before + t + 1; }, result);
     }
-    context_begin += request.context;
-    new_begin = new_end;
+    row = last;
+    context_begin += context;
+    begin += added;
   }
-  if (row != rows.end()) {
-    throw InvalidArgument("row " + std::to_string(*row) + ": the problem has rows 0 .. " +
-                          std::to_string(new_begin - 1) + ", and they must rise");
+  expect_none_left(row, rows.end(), total);
+  return result;
+}
+
+PrefillReference context_reference(const ContextProblem& problem, std::int64_t head,
+                                   std::span<const std::int64_t> rows) {
+  const std::int64_t total = problem.cu_rows.back();
+  expect_tensors(problem.query, problem.w_uk, problem.w_uv, total, head);
+  expect_shape(problem.rows, {problem.cu_context.back(), row_width(problem.query, problem.w_uk)});
+  const TensorView query = problem.query.select(1, head);
+  PrefillReference result;
+  RowIterator row = rows.begin();
+  for (std::size_t b = 0; b + 1 < problem.cu_rows.size(); ++b) {
+    const RowIterator last = rows_before(row, rows.end(), problem.cu_rows[b + 1]);
+    const std::int64_t keys = problem.cu_context[b + 1] - problem.cu_context[b];
+    if (row != last) {
+      const KeysValues kv = project(load(problem.rows, problem.cu_context[b], keys),
+                                    problem.w_uk.select(0, head), problem.w_uv.select(0, head));
+      attend_request(
+          row, last, query, kv, problem.w_uk.size(1), problem.softmax_scale,
+          [keys](std::int64_t) { return keys; }, result);
+    }
+    row = last;
   }
+  expect_none_left(row, rows.end(), total);
   return result;
 }
 

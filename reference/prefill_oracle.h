@@ -36,11 +36,26 @@ struct PrefillReference {
   std::vector<double> lse;             // [rows] natural
   std::vector<double> lse_squares;     // [rows]  sum p^2 sigma^2
   std::vector<double> lse_magnitude;   // [rows]  sum p a
-  std::vector<std::int64_t> keys;      // [rows]
+  std::vector<std::int64_t> keys;      // [rows] how many a row sees
 };
 
 // rows: rising indices into [0, T). InvalidArgument when the tensors do not belong together.
 PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t head,
+                                   std::span<const std::int64_t> rows);
+
+// One chunk: every query row against all context rows of its request, in whatever order these are.
+struct ContextProblem {
+  std::span<const std::int32_t> cu_rows;     // [B + 1]
+  std::span<const std::int32_t> cu_context;  // [B + 1]
+  float softmax_scale = 1.0F;
+  TensorView query;  // [T, A, P + R]
+  TensorView rows;   // [cu_context[B], D]
+  TensorView w_uk;   // [A, P, L]
+  TensorView w_uv;   // [A, L, Vd]
+};
+
+// Rows of a request without context rows: out 0, lse -inf.
+PrefillReference context_reference(const ContextProblem& problem, std::int64_t head,
                                    std::span<const std::int64_t> rows);
 
 }  // namespace mladcp

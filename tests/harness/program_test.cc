@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <set>
 #include <string>
 
 namespace mladcp {
@@ -54,6 +55,35 @@ TEST(Program, CleanRunExitsZeroWithOneJsonObject) {
   }
 }
 
+TEST(Program, PrefillNamesItsStages) {
+  const Outcome outcome = run_program(
+      "run --model tiny --heads 8 --tp 4 --dcp 4 --interleave 16 --phase prefill "
+      "--context-lens 0,65,2000,9 --new-tokens 7,64,1,130 --workspace 1024 --json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(json.at("verdict"), "pass");
+  EXPECT_EQ(json.at("scenario").at("workspace"), 1024);
+  EXPECT_EQ(json.at("collectives").size(), 3U);
+  EXPECT_EQ(json.at("collectives")[0].at("stage"), "context");
+  std::set<std::string> stages;
+  for (const auto& check : json.at("checks")) {
+    EXPECT_EQ(check.at("status"), "pass") << check;
+    stages.insert(check.at("stage"));
+  }
+  for (const char* stage :
+       {"plan", "gather", "exchange", "reorganise", "context attention", "merge"}) {
+    EXPECT_EQ(stages.count(stage), 1U) << stage;
+  }
+}
+
+TEST(Program, ConversationsOfATrace) {
+  const Outcome outcome = run_program(
+      "run --model tiny --heads 8 --phase both --dcp 8 --kv-dtype fp8 --batch 4 "
+      "--lengths tests/data/azure_llm_code.csv");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("workspace 4096 rows"));
+}
+
 TEST(Program, FakeGroupStillChecksOrderAndShapes) {
   const Outcome outcome = run_program(std::string(kSmall) + "--collective fake");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
@@ -96,6 +126,15 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --json /no/such/folder/report.json", "/no/such/folder"},
       {"run --no-such-flag", "no-such-flag"},
       {"run --probe sonar", "sonar"},
+      {"run --phase prefill --workspace 8 --interleave 64 --dcp 8", "give at least 512"},
+      {"run --workspace 8 --interleave 64 --dcp 8", "workspace_rows = 8"},
+      {"run --phase prefill --dcp 4 --workspace 130", "multiple of world_size = 4"},
+      {"run --phase prefill --context-lens 1,2 --new-tokens 3,4,5", "new_tokens has 3"},
+      {"run --phase prefill --context-lens 1,-2 --new-tokens 3", "context_lens[1] = -2"},
+      {"run --phase prefill --context-lens 1 --probe census", "census"},
+      {"run --phase prefill --seq-lens 5", "--context-lens"},
+      {"run --phase both --seq-lens 5 --context-lens 5", "context_lens"},
+      {"run --phase postfill", "postfill"},
       {"no-such-verb", "no-such-verb"},
       {"", "subcommand"},
   };
