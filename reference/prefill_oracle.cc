@@ -30,8 +30,11 @@ Matrix load(const TensorView& view, std::int64_t begin, std::int64_t count) {
 
 // One head's keys and values of one request, context first.
 struct KeysValues {
-  Matrix key;    // [n, P + R]
-  Matrix value;  // [n, Vd]
+  Matrix key;         // [n, P + R]
+  Matrix value;       // [n, Vd]
+  Vector norm;        // [n] of the latents
+  Vector key_norm;    // [P] of W_UK's rows
+  Matrix value_size;  // [n, Vd] |v| + |c| |w_v|: what the sums inside a value may reach
 };
 
 // rows: [n, D] of one request; weights of one head.
@@ -39,10 +42,17 @@ KeysValues project(const Matrix& rows, const TensorView& w_uk, const TensorView&
   const std::int64_t nope = w_uk.size(0);
   const std::int64_t latent = w_uk.size(1);
   const std::int64_t rope = rows.cols() - latent;
-  KeysValues result{Matrix(rows.rows(), nope + rope), Matrix()};
-  result.key.leftCols(nope) = rows.leftCols(latent) * load(w_uk, 0, nope).transpose();
+  const Matrix up_key = load(w_uk, 0, nope);
+  const Matrix up_value = load(w_uv, 0, latent);
+  const auto latents = rows.leftCols(latent);
+  KeysValues result;
+  result.key.resize(rows.rows(), nope + rope);
+  result.key.leftCols(nope) = latents * up_key.transpose();
   result.key.rightCols(rope) = rows.rightCols(rope);
-  result.value = rows.leftCols(latent) * load(w_uv, 0, latent);
+  result.value = latents * up_value;
+  result.norm = latents.rowwise().norm();
+  result.key_norm = up_key.rowwise().norm();
+  result.value_size = result.value.cwiseAbs() + result.norm * up_value.colwise().norm();
   return result;
 }
 
@@ -57,7 +67,9 @@ void attend(const Matrix& query, const KeysValues& kv, const std::vector<std::in
   const Matrix squared_key = kv.key.leftCols(nope).array().square();
   Matrix p = scale * (query * kv.key.transpose());
   Matrix sigma2 = scale * scale * (squared_query * squared_key.transpose());
-  Matrix a = std::abs(scale) * (query.cwiseAbs() * kv.key.cwiseAbs().transpose());
+  const Vector query_norm = (query.leftCols(nope) * kv.key_norm.asDiagonal()).rowwise().norm();
+  const Matrix a = std::abs(scale) * (query.cwiseAbs() * kv.key.cwiseAbs().transpose() +
+                                      query_norm * kv.norm.transpose());
   for (std::int64_t i = 0; i < p.rows(); ++i) {
     const std::int64_t seen = visible[static_cast<std::size_t>(i)];
     result.keys.push_back(seen);
@@ -85,8 +97,8 @@ void attend(const Matrix& query, const KeysValues& kv, const std::vector<std::in
   append(result.out, out);
   append(result.value_squares, p2 * squared_value);
   append(result.logit_squares, spread.cwiseMax(0.0));
-  append(result.magnitude, p * kv.value.cwiseAbs());
-  append(result.logit_weighted, pa * kv.value.cwiseAbs());
+  append(result.magnitude, p * kv.value_size);
+  append(result.logit_weighted, pa * kv.value_size);
   append(result.lse_squares, w_sum);
   append(result.lse_magnitude, pa.rowwise().sum());
 }

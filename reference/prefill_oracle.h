@@ -26,13 +26,17 @@ struct PrefillProblem {
 // One head's result for some query rows, and the sums that error bounds are made of. With softmax
 // weights p_j, logits l_j, values v_j of the row's keys j:
 //   sigma_j^2 = softmax_scale^2 * sum over d < P of (q_d * k_jd)^2
-//   a_j       = softmax_scale   * sum over d of |q_d * k_jd|
+//   a_j       = softmax_scale   * (sum over d of |q_d * k_jd| + |c_j| |q o w_uk|)
+//   s_j       = |v_j| + |c_j| |w_uv|
+// The second terms of a and s are what sums inside the projections of the latent c_j may reach:
+// keys and values are small where these cancel, their rounding errors are not. w_uk and w_uv stand
+// for the norms of a head's weights, row by row and column by column.
 struct PrefillReference {
   std::vector<double> out;             // [rows, Vd]
   std::vector<double> value_squares;   // [rows, Vd]  sum p^2 v^2
   std::vector<double> logit_squares;   // [rows, Vd]  sum p^2 sigma^2 (v - out)^2
-  std::vector<double> magnitude;       // [rows, Vd]  sum p |v|
-  std::vector<double> logit_weighted;  // [rows, Vd]  sum p a |v|
+  std::vector<double> magnitude;       // [rows, Vd]  sum p s
+  std::vector<double> logit_weighted;  // [rows, Vd]  sum p a s
   std::vector<double> lse;             // [rows] natural
   std::vector<double> lse_squares;     // [rows]  sum p^2 sigma^2
   std::vector<double> lse_magnitude;   // [rows]  sum p a

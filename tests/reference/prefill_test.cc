@@ -75,6 +75,30 @@ TEST(Prefill, OfABf16CacheIsOneCausalSoftmaxOverThePrompt) {
   }
 }
 
+// Latents whose two halves cancel in every value: the exact values are 0, the fp32 sums are not.
+TEST(Prefill, ValuesThatCancelAreJudgedByTheTermsOfTheirSums) {
+  PrefillShape shape = shape_of(2, 4, 64, {{40, 3}, {0, 1}, {0, 70}}, DType::kBF16);
+  PrefillModel model = random_model(shape);
+  const std::int64_t half = shape.dims.latent / 2;
+  for (const Tensor& rows : model.rows) {
+    for (std::int64_t t = 0; t < rows.shape()[0]; ++t) {
+      auto* row = rows.as<BFloat16>() + t * shape.dims.row();
+      for (std::int64_t l = 0; l < half; ++l) {
+        row[half + l] = BFloat16::from_float(-row[l].to_float());
+      }
+    }
+  }
+  const std::int64_t width = shape.dims.value;
+  for (std::int64_t h = 0; h < model.w_uv.shape()[0]; ++h) {
+    auto* weight = model.w_uv.as<BFloat16>() + h * 2 * half * width;
+    std::copy_n(weight, half * width, weight + half * width);
+  }
+  const PrefillWorld world(shape, std::move(model));
+  EXPECT_EQ(prefill_reference(world.problem(), 0, rows_up_to(74)).value_squares,
+            std::vector<double>(static_cast<std::size_t>(74 * width), 0.0));
+  expect_oracle(world, run_ranks(world));
+}
+
 // What a turn wrote is the next turn's context, on every rank.
 TEST(Prefill, ThreeTurnsReadWhatTheEarlierOnesWrote) {
   for (const DType kv_dtype : {DType::kE4M3, DType::kBF16}) {
