@@ -29,6 +29,9 @@ target_compile_options(mladcp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>)
 
+# The laws of core are constexpr functions; kernels call them.
+target_compile_options(mladcp_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+
 # Warnings are errors. Host code of .cu files gets the subset that nvcc's generated code survives.
 set(MLADCP_CXX_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
     -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi -Werror)
