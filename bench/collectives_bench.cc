@@ -1,5 +1,5 @@
-// In-process collectives: a large all-gather against memcpy in the same run, and the collectives of a
-// decode step by batch size. Times are of rank 0 from the first to the last of kRepeats calls.
+// In-process collectives: a large all-gather against memcpy in the same run, and the collectives of
+// a decode step by batch size. Times are of rank 0 from the first to the last of kRepeats calls.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -22,12 +22,10 @@ constexpr std::int64_t kHeads = 64;
 
 void report_bandwidth(benchmark::State& state, const CollectiveCall& call, int world_size) {
   constexpr auto kRate = benchmark::Counter::kIsIterationInvariantRate;
-  state.counters["algbw"] =
-      benchmark::Counter(static_cast<double>(algorithm_bytes(call)), kRate,
-                         benchmark::Counter::OneK::kIs1000);
-  state.counters["busbw"] =
-      benchmark::Counter(static_cast<double>(wire_bytes(call, world_size)), kRate,
-                         benchmark::Counter::OneK::kIs1000);
+  state.counters["algbw"] = benchmark::Counter(static_cast<double>(algorithm_bytes(call)), kRate,
+                                               benchmark::Counter::OneK::kIs1000);
+  state.counters["busbw"] = benchmark::Counter(static_cast<double>(wire_bytes(call, world_size)),
+                                               kRate, benchmark::Counter::OneK::kIs1000);
 }
 
 // One benchmark iteration is kRepeats calls on all ranks, after one that warms up.
@@ -52,18 +50,17 @@ void time_call(benchmark::State& state, const CollectiveCall& call, int world_si
   report_bandwidth(state, call, world_size);
 }
 
-// args: ranks, bytes of one rank's input. All ranks together write N * N times as much; "written" is
-// comparable with that of BM_Memcpy.
+// args: ranks, bytes of one rank's input. All ranks together write N * N times as much; "written"
+// is comparable with that of BM_Memcpy.
 void BM_AllGather(benchmark::State& state) {
   const auto world_size = static_cast<int>(state.range(0));
   const std::int64_t bytes = state.range(1);
   const CollectiveCall call = {
       CollectiveOp::kAllGather, 0, DType::kBytes, {bytes}, {bytes * world_size}, "context", 0};
   time_call(state, call, world_size);
-  state.counters["written"] =
-      benchmark::Counter(static_cast<double>(bytes) * world_size * world_size,
-                         benchmark::Counter::kIsIterationInvariantRate,
-                         benchmark::Counter::OneK::kIs1000);
+  state.counters["written"] = benchmark::Counter(
+      static_cast<double>(bytes) * world_size * world_size,
+      benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::OneK::kIs1000);
 }
 BENCHMARK(BM_AllGather)
     ->ArgNames({"ranks", "bytes"})
@@ -110,8 +107,7 @@ void register_decode_step() {
       const std::string label =
           std::string("DecodeStep/") + step.label + "/B:" + std::to_string(requests);
       benchmark::RegisterBenchmark(
-          label.c_str(),
-          [call = step.call](benchmark::State& state) { time_call(state, call, 2); })
+          label.c_str(), [call = step.call](benchmark::State& state) { time_call(state, call, 2); })
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
     }

@@ -19,7 +19,7 @@ inline std::vector<StepCall> decode_step_calls(std::int64_t requests, std::int64
                                                std::int64_t world_size) {
   const std::int64_t gathered = heads * world_size;
   const auto gather_query = [&](DType dtype) {
-    return CollectiveCall{CollectiveOp::kAllGather,   1,       dtype, {requests, heads, 576},
+    return CollectiveCall{CollectiveOp::kAllGather,  1,       dtype, {requests, heads, 576},
                           {requests, gathered, 576}, "query", 0};
   };
   const Shape packed = {world_size, requests, heads, 514};
@@ -27,11 +27,21 @@ inline std::vector<StepCall> decode_step_calls(std::int64_t requests, std::int64
       {"all_gather_query_e4m3", gather_query(DType::kE4M3)},
       {"all_gather_query_bf16", gather_query(DType::kBF16)},
       {"all_gather_lse",
-       {CollectiveOp::kAllGather, 0, DType::kF32, {requests, gathered},
-        {world_size * requests, gathered}, "lse", 0}},
+       {CollectiveOp::kAllGather,
+        0,
+        DType::kF32,
+        {requests, gathered},
+        {world_size * requests, gathered},
+        "lse",
+        0}},
       {"reduce_scatter_output",
-       {CollectiveOp::kReduceScatter, 1, DType::kBF16, {requests, gathered, 512},
-        {requests, heads, 512}, "output", 0}},
+       {CollectiveOp::kReduceScatter,
+        1,
+        DType::kBF16,
+        {requests, gathered, 512},
+        {requests, heads, 512},
+        "output",
+        0}},
       {"all_to_all_packed",
        {CollectiveOp::kAllToAll, 0, DType::kBF16, packed, packed, "output", 0}},
   };

@@ -1,4 +1,5 @@
-// Timing on the card for the GPU benchmarks: launches captured in one graph, timed between two events.
+// Timing on the card for the GPU benchmarks: launches captured in one graph, timed between two
+// events.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +30,8 @@ class BenchDevice {
   Tensor indices(const std::vector<Integer>& values, const char* name) {
     Tensor tensor(device_, sizeof(Integer) == 8 ? DType::kI64 : DType::kI32,
                   {static_cast<std::int64_t>(values.size())}, name);
-    device_.copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(Integer), stream_);
+    device_.copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(Integer),
+                           stream_);
     return tensor;
   }
 
@@ -39,8 +41,8 @@ class BenchDevice {
   // The same between two events on the stream, without a graph.
   double stream_seconds(int launches, const std::function<void(int)>& launch);
 
-  // Read and write bytes per second of a device copy of 1 GiB: the faster of cudaMemcpyAsync on a stream (4 between two
-  // events) and in a graph, where it may run on a copy engine. Measured once.
+  // Read and write bytes per second of a device copy of 1 GiB: the faster of cudaMemcpyAsync on a
+  // stream (4 between two events) and in a graph, where it may run on a copy engine. Measured once.
   double copy_bytes_per_second();
 
  private:

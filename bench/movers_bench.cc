@@ -1,5 +1,6 @@
-// Speed of the operations that move rows, as a share of a device copy of the same run. Every call touches about a
-// gigabyte, far past the L2. Timing: mean of 4 launches captured in one graph, median of 5 replays.
+// Speed of the operations that move rows, as a share of a device copy of the same run. Every call
+// touches about a gigabyte, far past the L2. Timing: mean of 4 launches captured in one graph,
+// median of 5 replays.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -33,10 +34,11 @@ void report(benchmark::State& state, double bytes, const std::function<void(int)
     seconds = bench.seconds(kLaunches, launch);
     state.SetIterationTime(seconds);
   }
-  state.counters["bytes_per_second"] =
-      benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
+  state.counters["bytes_per_second"] = benchmark::Counter(
+      bytes, benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
   state.counters["share_of_copy"] = bytes / seconds / copy;
-  state.SetLabel("graph of 4 launches, copy " + std::to_string(static_cast<int>(copy * 1e-9)) + " GB/s");
+  state.SetLabel("graph of 4 launches, copy " + std::to_string(static_cast<int>(copy * 1e-9)) +
+                 " GB/s");
 }
 
 template <typename Integer>
@@ -53,7 +55,8 @@ void concat_rows(benchmark::State& state, DType dtype) {
   const Tensor latent = bench.random(DType::kBF16, {kRows / heads, heads, kLatent}, "latent");
   const Tensor rope = bench.random(DType::kBF16, {kRows / heads, heads, kRope}, "rope");
   const Tensor out(bench.device(), dtype, {kRows / heads, heads, kWidth}, "query");
-  const double bytes = static_cast<double>(kRows * kWidth) * (2.0 + static_cast<double>(size_bytes(dtype)));
+  const double bytes =
+      static_cast<double>(kRows * kWidth) * (2.0 + static_cast<double>(size_bytes(dtype)));
   report(state, bytes, [&](int) {
     if (dtype == DType::kE4M3) {
       ops().query.concat_quantize(out, latent, rope, 0.37F, bench.stream());
@@ -71,8 +74,11 @@ void write_cache(benchmark::State& state, DType dtype) {
   const Tensor k_pe = bench.random(DType::kBF16, {kRows, kRope}, "k_pe");
   const Tensor slots = bench.indices(shuffled<std::int64_t>(kRows), "slots");
   const Tensor cache(bench.device(), dtype, {kRows / kPage, kPage, kWidth}, "cache");
-  const double bytes = static_cast<double>(kRows * kWidth) * (2.0 + static_cast<double>(size_bytes(dtype)));
-  report(state, bytes, [&](int) { ops().cache.write({cache, 0.37F}, kv_c, k_pe, slots, bench.stream()); });
+  const double bytes =
+      static_cast<double>(kRows * kWidth) * (2.0 + static_cast<double>(size_bytes(dtype)));
+  report(state, bytes, [&](int) {
+    ops().cache.write({cache, 0.37F}, kv_c, k_pe, slots, bench.stream());
+  });
 }
 void cache_write_bf16(benchmark::State& state) { write_cache(state, DType::kBF16); }
 void cache_write_e4m3(benchmark::State& state) { write_cache(state, DType::kE4M3); }
@@ -84,17 +90,20 @@ void gather(benchmark::State& state, DType dtype) {
   const Tensor cache = bench.random(dtype, {kRows / kPage, kPage, kWidth}, "cache");
   const Tensor pages = bench.indices(shuffled<std::int32_t>(kRows / kPage), "block_table");
   std::vector<std::int32_t> cu, token_to_seq;
-  for (std::int64_t s = 0; s <= requests; ++s) cu.push_back(static_cast<std::int32_t>(s * per_request));
-  for (std::int64_t t = 0; t < kRows; ++t) token_to_seq.push_back(static_cast<std::int32_t>(t / per_request));
+  for (std::int64_t s = 0; s <= requests; ++s)
+    cu.push_back(static_cast<std::int32_t>(s * per_request));
+  for (std::int64_t t = 0; t < kRows; ++t)
+    token_to_seq.push_back(static_cast<std::int32_t>(t / per_request));
   const Tensor cu_tensor = bench.indices(cu, "cu_seq_lens");
   const Tensor seq_tensor = bench.indices(token_to_seq, "token_to_seq");
   const Tensor starts = bench.indices(std::vector<std::int32_t>(requests, 0), "seq_starts");
   const Tensor out(bench.device(), DType::kBF16, {kRows, kWidth}, "rows");
   const TensorView table = pages.view().reshaped({requests, per_request / kPage});
-  const double bytes = static_cast<double>(kRows * kWidth) * (2.0 + static_cast<double>(size_bytes(dtype)));
+  const double bytes =
+      static_cast<double>(kRows * kWidth) * (2.0 + static_cast<double>(size_bytes(dtype)));
   report(state, bytes, [&](int) {
-    ops().cache.gather_and_dequantize(out, {cache, 0.37F}, table, {cu_tensor, seq_tensor, starts, {}},
-                                      bench.stream());
+    ops().cache.gather_and_dequantize(out, {cache, 0.37F}, table,
+                                      {cu_tensor, seq_tensor, starts, {}}, bench.stream());
   });
 }
 void gather_bf16(benchmark::State& state) { gather(state, DType::kBF16); }
@@ -122,20 +131,23 @@ void reorganise(benchmark::State& state) {
 
 struct Partials {
   static constexpr std::int64_t kRanks = 8, kHeads = 128;
-  Tensor partial = bench_device().random(DType::kBF16, {kRows / kHeads, kHeads, kLatent}, "partial");
+  Tensor partial =
+      bench_device().random(DType::kBF16, {kRows / kHeads, kHeads, kLatent}, "partial");
   Tensor lses = bench_device().random(DType::kF32, {kRanks, kRows / kHeads, kHeads}, "lses");
 };
 
 void lse_correct(benchmark::State& state) {
   const Partials p;
   const Tensor out(bench_device().device(), DType::kBF16, p.partial.shape(), "corrected");
-  report(state, static_cast<double>(kRows * kLatent) * 4.0 + static_cast<double>(p.lses.view().bytes()),
+  report(state,
+         static_cast<double>(kRows * kLatent) * 4.0 + static_cast<double>(p.lses.view().bytes()),
          [&](int) { ops().combine.correct(out, p.partial, p.lses, 3, bench_device().stream()); });
 }
 
 void merge(benchmark::State& state) {
   const Partials p;
-  const std::int64_t n = Partials::kRanks, heads = Partials::kHeads / n, rows = kRows / Partials::kHeads;
+  const std::int64_t n = Partials::kRanks, heads = Partials::kHeads / n,
+                     rows = kRows / Partials::kHeads;
   const TensorView partials = p.partial.view().reshaped({n, rows, heads, kLatent});
   const TensorView lses = p.lses.view().reshaped({n, n * rows, heads}).narrow(1, 0, rows);
   const Tensor out(bench_device().device(), DType::kBF16, {rows, heads, kLatent}, "out");
@@ -146,8 +158,10 @@ void merge(benchmark::State& state) {
 
 void pack(benchmark::State& state) {
   const Partials p;
-  const std::int64_t n = Partials::kRanks, heads = Partials::kHeads / n, rows = kRows / Partials::kHeads;
-  const Tensor packed(bench_device().device(), DType::kBF16, {n, rows, heads, kLatent + 2}, "packed");
+  const std::int64_t n = Partials::kRanks, heads = Partials::kHeads / n,
+                     rows = kRows / Partials::kHeads;
+  const Tensor packed(bench_device().device(), DType::kBF16, {n, rows, heads, kLatent + 2},
+                      "packed");
   const TensorView lse = p.lses.view().select(0, 0);
   report(state, static_cast<double>(kRows * (kLatent + 1)) * 4.0,
          [&](int) { ops().combine.pack(packed, p.partial, lse, bench_device().stream()); });
@@ -166,20 +180,24 @@ void rank_sum(benchmark::State& state) {
   const Partials p;
   std::vector<TensorView> inputs;
   const std::int64_t rows = kRows / Partials::kHeads / Partials::kRanks;
-  for (std::int64_t r = 0; r < Partials::kRanks; ++r) inputs.push_back(p.partial.view().narrow(0, r * rows, rows));
+  for (std::int64_t r = 0; r < Partials::kRanks; ++r)
+    inputs.push_back(p.partial.view().narrow(0, r * rows, rows));
   const Tensor out(bench_device().device(), DType::kBF16, inputs[0].shape, "sum");
   report(state, static_cast<double>(kRows * kLatent) * 2.0 * (1.0 + 1.0 / Partials::kRanks),
-         [&](int) { bench_device().device().sum_in_rank_order(out, inputs, bench_device().stream()); });
+         [&](int) {
+           bench_device().device().sum_in_rank_order(out, inputs, bench_device().stream());
+         });
 }
 
 void device_copy(benchmark::State& state) {
   const double rate = bench_device().copy_bytes_per_second();
   for (auto _ : state) state.SetIterationTime(2.0 * (1 << 30) / rate);
-  state.counters["bytes_per_second"] = benchmark::Counter(rate, benchmark::Counter::kDefaults,
-                                                          benchmark::Counter::kIs1000);
+  state.counters["bytes_per_second"] =
+      benchmark::Counter(rate, benchmark::Counter::kDefaults, benchmark::Counter::kIs1000);
 }
 
-#define MLADCP_MOVER(function) BENCHMARK(function)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond)
+#define MLADCP_MOVER(function) \
+  BENCHMARK(function)->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond)
 MLADCP_MOVER(device_copy);
 MLADCP_MOVER(gather_dequantize_e4m3);
 MLADCP_MOVER(gather_bf16);

@@ -47,8 +47,8 @@ void run(MpiWorld& world) {
       const double us = median_call_us(step.call, *collective);
       if (world.rank() != 0) continue;
       const auto bytes = static_cast<double>(algorithm_bytes(step.call));
-      std::printf("%-24s %5d %12.0f %10.1f %10.2f %10.2f\n", step.label,
-                  static_cast<int>(requests), bytes, us, bytes / us / 1e3,
+      std::printf("%-24s %5d %12.0f %10.1f %10.2f %10.2f\n", step.label, static_cast<int>(requests),
+                  bytes, us, bytes / us / 1e3,
                   static_cast<double>(wire_bytes(step.call, world.size())) / us / 1e3);
     }
   }

@@ -1,5 +1,5 @@
-// The collectives of a decode step between GPUs through NCCL: launched one by one, and inside a CUDA
-// graph. One process, a thread a GPU; times are rank 0's between events.
+// The collectives of a decode step between GPUs through NCCL: launched one by one, and inside a
+// CUDA graph. One process, a thread a GPU; times are rank 0's between events.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -112,8 +112,7 @@ void run(int gpus) {
     streams.push_back(devices.back()->create_stream());
   }
   std::printf("%d x %s, %d heads a rank, median of %d times the mean of %d calls\n", gpus,
-              devices[0]->properties().name.c_str(), static_cast<int>(kHeads), kReplays,
-              kLaunches);
+              devices[0]->properties().name.c_str(), static_cast<int>(kHeads), kReplays, kLaunches);
   std::printf("%-24s %5s %12s %10s %10s %10s %10s\n", "collective", "B", "bytes", "single us",
               "graph us", "algbw GB/s", "busbw GB/s");
   {
@@ -124,8 +123,7 @@ void run(int gpus) {
         Times times;
         group.run([&](Collective& collective) {
           const int r = collective.rank();
-          const Times mine =
-              time_call(step.call, collective, *devices[r], streams[r], together);
+          const Times mine = time_call(step.call, collective, *devices[r], streams[r], together);
           if (r == 0) times = mine;
         });
         const auto bytes = static_cast<double>(algorithm_bytes(step.call));

@@ -13,7 +13,8 @@ namespace {
 constexpr std::int64_t kPage = 64;
 
 BlockTable table_of(std::int64_t requests, std::int64_t columns) {
-  BlockTable table{columns, std::vector<std::int32_t>(static_cast<std::size_t>(requests * columns))};
+  BlockTable table{columns,
+                   std::vector<std::int32_t>(static_cast<std::size_t>(requests * columns))};
   std::iota(table.pages.begin(), table.pages.end(), 0);
   return table;
 }

@@ -26,10 +26,10 @@ struct CallRecord {
 class CallLog {
  public:
   void append(const CallRecord& record);
-  std::vector<CallRecord> records() const;           // by rank, each rank's in call order
+  std::vector<CallRecord> records() const;  // by rank, each rank's in call order
   std::vector<CallRecord> of_rank(int rank) const;
-  double elapsed_us() const;                         // since the log began
-  void clear();                                      // forgets the records, not the clock
+  double elapsed_us() const;  // since the log began
+  void clear();               // forgets the records, not the clock
 
  private:
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

@@ -36,9 +36,12 @@ Fingerprint Fingerprint::of(const CollectiveCall& call) {
 
 CollectiveCall Fingerprint::call() const {
   const std::size_t length = std::min<std::size_t>(stage_bytes, kStageBytes);
-  return {static_cast<CollectiveOp>(op),  dim,
-          static_cast<DType>(dtype),      shape_from(in_shape, in_rank),
-          shape_from(out_shape, out_rank), std::string_view(stage, length),
+  return {static_cast<CollectiveOp>(op),
+          dim,
+          static_cast<DType>(dtype),
+          shape_from(in_shape, in_rank),
+          shape_from(out_shape, out_rank),
+          std::string_view(stage, length),
           sequence};
 }
 

@@ -14,13 +14,13 @@ struct InProcessOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
-// A call meets twice on the host: once every rank has published its input, and again once every rank
-// has read what it needs. On a device the same two meetings order streams through events (publish a
-// ready event, wait for the peers'; record a done event, wait for the readers'), so nothing spins
-// there and N ranks on one card cannot deadlock. Sums run in rank order, in fp32, each element once:
-// bitwise repeatable. `out` and `in` of a call must not overlap. A call allocates no device memory
-// and synchronises no device; it may be captured into a graph with the rank streams forked from one
-// origin stream.
+// A call meets twice on the host: once every rank has published its input, and again once every
+// rank has read what it needs. On a device the same two meetings order streams through events
+// (publish a ready event, wait for the peers'; record a done event, wait for the readers'), so
+// nothing spins there and N ranks on one card cannot deadlock. Sums run in rank order, in fp32,
+// each element once: bitwise repeatable. `out` and `in` of a call must not overlap. A call
+// allocates no device memory and synchronises no device; it may be captured into a graph with the
+// rank streams forked from one origin stream.
 //
 // Errors, on every rank (collectives/rendezvous.h): RankMismatch, Timeout, AbortedByPeer. After the
 // first one the group stays refused.

@@ -13,7 +13,7 @@ struct LaunchEnvironment {
   int local_rank = 0;        // among the processes of this host: which GPU to take
   std::string root_address;  // host of rank 0
   int root_port = 0;
-  std::string source;        // "RANK, WORLD_SIZE, ..." for messages
+  std::string source;  // "RANK, WORLD_SIZE, ..." for messages
 };
 
 // Value of an environment variable, or null.

@@ -99,7 +99,8 @@ void MpiCollective::exchange(const CollectiveCall& call, const DenseCall& dense)
 void MpiCollective::reduce(const CollectiveCall& call, const DenseCall& dense, Stream stream) {
   void* received = received_.reserve(world_size() * dense.block_bytes, stream);
   MpiTransfers transfers;
-  const TensorView sum = {dense.out,      call.dtype, call.out_shape, contiguous_strides(call.out_shape),
+  const TensorView sum = {dense.out,      call.dtype,
+                          call.out_shape, contiguous_strides(call.out_shape),
                           &host_device(), "sum"};
   std::vector<TensorView> addends(static_cast<std::size_t>(world_size()), sum);
   for (int peer = 0; peer < world_size(); ++peer) {

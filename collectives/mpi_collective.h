@@ -25,8 +25,8 @@ struct MpiGroup {
 
 // A call has two phases, both point to point: the ranks exchange what they are calling, then the
 // blocks. So a missing rank is known by name, and no data moves in a call the ranks disagree about.
-// Sums run in rank order like those of InProcessGroup, with the same bits. Peers hear of failures and
-// departures by notices (mpi_notices.h), for which they poll while they wait.
+// Sums run in rank order like those of InProcessGroup, with the same bits. Peers hear of failures
+// and departures by notices (mpi_notices.h), for which they poll while they wait.
 class MpiCollective final : public Collective {
  public:
   MpiCollective(const MpiGroup& group, std::chrono::milliseconds timeout);

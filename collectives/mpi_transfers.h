@@ -1,4 +1,5 @@
-// Point-to-point transfers over MPI that are polled, never blocked in: the watchdog of MpiCollective.
+// Point-to-point transfers over MPI that are polled, never blocked in: the watchdog of
+// MpiCollective.
 #pragma once
 
 #include <mpi.h>

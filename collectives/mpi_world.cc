@@ -104,7 +104,7 @@ std::unique_ptr<Collective> MpiWorld::make_collective(const MpiOptions& options)
 }
 
 std::vector<std::string> MpiWorld::gather_at_root(std::string_view mine,
-                                                  std::chrono::milliseconds timeout) {
+                                                  std::chrono::milliseconds timeout) const {
   MpiTransfers transfers;
   if (rank() != 0) {
     const auto bytes = static_cast<std::int64_t>(mine.size());

@@ -18,8 +18,8 @@ struct MpiOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
-// One per process, on the thread that makes every MPI call: initialises MPI and finalises it. Errors
-// of MPI come back as MpiError, nothing aborts by itself.
+// One per process, on the thread that makes every MPI call: initialises MPI and finalises it.
+// Errors of MPI come back as MpiError, nothing aborts by itself.
 class MpiWorld {
  public:
   // True when a launcher of MPI processes started this one.
@@ -42,7 +42,7 @@ class MpiWorld {
   // Process 0 gets the bytes of every process in rank order, the others an empty list. For reports.
   // Timeout names the processes that did not come.
   std::vector<std::string> gather_at_root(
-      std::string_view mine, std::chrono::milliseconds timeout = std::chrono::seconds(60));
+      std::string_view mine, std::chrono::milliseconds timeout = std::chrono::seconds(60)) const;
 
   // Ends all processes of the job, with `status` as theirs. For a main() that cannot go on; the
   // library never calls it.

@@ -74,16 +74,14 @@ class NcclCollective::Communicator {
   int world_size() const { return world_size_; }
   NcclWatchdog& watchdog() { return watchdog_; }
 
-  void run(const CollectiveCall& call, const TensorView& out, const TensorView& in,
-           Stream stream) {
+  void run(const CollectiveCall& call, const TensorView& out, const TensorView& in, Stream stream) {
     watchdog_.expect_no_failure("the group is refused since: ");
     expect_on_device(call, out);
     expect_on_device(call, in);
     if (in.elements() == 0) return;  // nothing moves, on any rank
     const DeviceGuard guard(device_.index());
-    with_axis_in_front(axis_, call, world_size_, out, in, stream, [&](const DenseCall& dense) {
-      enqueue(call, dense, cuda_stream(stream));
-    });
+    with_axis_in_front(axis_, call, world_size_, out, in, stream,
+                       [&](const DenseCall& dense) { enqueue(call, dense, cuda_stream(stream)); });
     watchdog_.watch(stream, call, rank_);
   }
 
@@ -163,8 +161,7 @@ class NcclCollective::Communicator {
       const std::size_t offset = bytes * static_cast<std::size_t>(peer);
       note(ncclSend(static_cast<const char*>(dense.in) + offset, bytes, ncclUint8, peer, comm_,
                     stream));
-      note(ncclRecv(static_cast<char*>(dense.out) + offset, bytes, ncclUint8, peer, comm_,
-                    stream));
+      note(ncclRecv(static_cast<char*>(dense.out) + offset, bytes, ncclUint8, peer, comm_, stream));
     }
     const ncclResult_t end = ncclGroupEnd();
     return first_error == ncclSuccess ? end : first_error;

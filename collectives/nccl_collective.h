@@ -23,20 +23,21 @@ struct NcclId {
 
 NcclId make_nccl_id();  // NcclError
 
-// Every dtype moves as bytes; sums are NCCL's, in fp32 or bf16: bitwise repeatable on one machine, but
-// for more than two ranks not in rank order. Dense tensors with the ranks' axis in front go to NCCL as
-// they are, others through scratch memory that grows to the largest call and stays. After a first
-// call of every shape, calls may be captured into a graph (thread-local mode), one graph a rank.
+// Every dtype moves as bytes; sums are NCCL's, in fp32 or bf16: bitwise repeatable on one machine,
+// but for more than two ranks not in rank order. Dense tensors with the ranks' axis in front go to
+// NCCL as they are, others through scratch memory that grows to the largest call and stays. After a
+// first call of every shape, calls may be captured into a graph (thread-local mode), one graph a
+// rank.
 //
-// Calls return once enqueued. A watchdog thread polls NCCL's asynchronous errors and the age of each
-// call; on an error, or after the timeout, it aborts the communicator, so that no stream and no rank
-// hangs. The failure is thrown by synchronize() and by every later call: Timeout, NcclError or
-// AbortedByPeer, naming operation, sequence number and rank. What ranks call is not compared; a
+// Calls return once enqueued. A watchdog thread polls NCCL's asynchronous errors and the age of
+// each call; on an error, or after the timeout, it aborts the communicator, so that no stream and
+// no rank hangs. The failure is thrown by synchronize() and by every later call: Timeout, NcclError
+// or AbortedByPeer, naming operation, sequence number and rank. What ranks call is not compared; a
 // ValidatingCollective round it does that.
 class NcclCollective final : public Collective {
  public:
-  // Returns once all ranks have come; Timeout when they do not. Every rank is a thread or a process of
-  // its own. `device` outlives the collective and belongs to this rank alone.
+  // Returns once all ranks have come; Timeout when they do not. Every rank is a thread or a process
+  // of its own. `device` outlives the collective and belongs to this rank alone.
   NcclCollective(const NcclId& id, int rank, int world_size, CudaDevice& device,
                  const NcclOptions& options = {});
   ~NcclCollective() override;

@@ -10,8 +10,9 @@
 namespace mladcp {
 namespace {
 
-// NCCL_COMM_ID makes NCCL's own bootstrap meet at a known address: every rank then computes the same
-// id, and rank 0 listens there. It is read before the first connection alone, so it need not stay set.
+// NCCL_COMM_ID makes NCCL's own bootstrap meet at a known address: every rank then computes the
+// same id, and rank 0 listens there. It is read before the first connection alone, so it need not
+// stay set.
 class CommIdVariable {
  public:
   explicit CommIdVariable(const std::string& address) {

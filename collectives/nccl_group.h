@@ -29,8 +29,8 @@ class NcclGroup {
   std::vector<std::unique_ptr<NcclCollective>> ranks_;
 };
 
-// One process a GPU: this process' rank in its group of group_size consecutive ranks (0: all). Rank 0
-// of group g listens on environment.root_port + g. All processes call it in the same order.
+// One process a GPU: this process' rank in its group of group_size consecutive ranks (0: all). Rank
+// 0 of group g listens on environment.root_port + g. All processes call it in the same order.
 // InvalidArgument when group_size does not divide the world; Timeout when a process does not come.
 std::unique_ptr<NcclCollective> connect_nccl(const LaunchEnvironment& environment,
                                              CudaDevice& device, int group_size = 0,

@@ -117,8 +117,7 @@ void NcclWatchdog::poll() {
     if (!error.empty()) {
       fail(Kind::kNccl, oldest + ": " + error);
     } else if (late) {
-      fail(Kind::kTimeout, oldest + " did not complete within " +
-                               std::to_string(timeout_.count()) +
+      fail(Kind::kTimeout, oldest + " did not complete within " + std::to_string(timeout_.count()) +
                                " ms: a peer is missing, dead, or in another collective");
     }
     lock.lock();

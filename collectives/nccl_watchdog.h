@@ -1,4 +1,5 @@
-// Watches what was enqueued on a communicator, so that a peer that never comes cannot hang a stream.
+// Watches what was enqueued on a communicator, so that a peer that never comes cannot hang a
+// stream.
 #pragma once
 
 #include <chrono>
@@ -67,9 +68,9 @@ class NcclWatchdog {
   const Hooks hooks_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Event> events_;       // all of them
+  std::vector<Event> events_;  // all of them
   std::vector<Event> free_events_;
-  std::deque<Watched> watched_;     // oldest first
+  std::deque<Watched> watched_;  // oldest first
   std::optional<Failure> failure_;
   bool stopping_ = false;
   std::thread thread_;

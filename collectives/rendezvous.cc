@@ -64,9 +64,8 @@ void Rendezvous::expect_usable() const {
 
 void Rendezvous::conclude() {
   std::vector<CollectiveCall> calls;
-  const bool equal = std::all_of(seats_.begin(), seats_.end(), [this](const Seat& seat) {
-    return seat.call == seats_[0].call;
-  });
+  const bool equal = std::all_of(seats_.begin(), seats_.end(),
+                                 [this](const Seat& seat) { return seat.call == seats_[0].call; });
   if (!equal) {
     for (const Seat& seat : seats_) calls.push_back(seat.call);
     fail(Kind::kMismatch, mismatch_message(calls));

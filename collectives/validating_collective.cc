@@ -16,10 +16,15 @@ void ValidatingCollective::run(const CollectiveCall& call, const TensorView& out
   if (!mismatch_.empty()) throw RankMismatch("the group is refused since: " + mismatch_);
   const Fingerprint mine = Fingerprint::of(call);
   device_.copy_from_host(mine_.view().data, &mine, sizeof mine, stream);
-  // The exchange is one and the same call whatever the ranks are about to do, under the number of the
-  // call it stands for.
-  const CollectiveCall exchange = {CollectiveOp::kAllGather, 0,  DType::kBytes, mine_.shape(),
-                                   all_.shape(), "fingerprint", call.sequence};
+  // The exchange is one and the same call whatever the ranks are about to do, under the number of
+  // the call it stands for.
+  const CollectiveCall exchange = {CollectiveOp::kAllGather,
+                                   0,
+                                   DType::kBytes,
+                                   mine_.shape(),
+                                   all_.shape(),
+                                   "fingerprint",
+                                   call.sequence};
   try {
     forward(exchange, all_, mine_, stream);
     synchronize(stream);

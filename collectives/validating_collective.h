@@ -11,8 +11,8 @@ namespace mladcp {
 
 // Every call costs one more all-gather, of fingerprints, and a wait for the stream: not for timing,
 // and not to be captured into a graph. A difference is a RankMismatch on every rank, with one
-// message, before data moves; from then on every call is refused with it. `inner` and `device` outlive
-// the decorator.
+// message, before data moves; from then on every call is refused with it. `inner` and `device`
+// outlive the decorator.
 class ValidatingCollective final : public ForwardingCollective {
  public:
   // `device` holds the tensors of the calls.

@@ -1,5 +1,5 @@
-// Attention over a paged latent cache (decode) and over plain rows (prefill). Outputs first; nothing
-// allocates. LSE is the natural log-sum-exp everywhere, -inf where nothing is visible.
+// Attention over a paged latent cache (decode) and over plain rows (prefill). Outputs first;
+// nothing allocates. LSE is the natural log-sum-exp everywhere, -inf where nothing is visible.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ struct ScheduleShape {
 
 // The query rows of a step, as device tensors. Rows of one request lie together, requests in order.
 struct DecodeRows {
-  TensorView request;    // [T] int32
-  TensorView visible;    // [T] int32: local keys row t may see; 0 for none (padding rows too)
-  TensorView row_begin;  // [B + 1] int32: rows of request b are row_begin[b] .. row_begin[b+1]-1
-  TensorView lengths;    // [B] int32: largest visible of the request's rows; what schedules split
+  TensorView request;      // [T] int32
+  TensorView visible;      // [T] int32: local keys row t may see; 0 for none (padding rows too)
+  TensorView row_begin;    // [B + 1] int32: rows of request b are row_begin[b] .. row_begin[b+1]-1
+  TensorView lengths;      // [B] int32: largest visible of the request's rows; what schedules split
   TensorView block_table;  // [B, columns] int32, manager pages; unused entries may be anything
   std::int64_t q_len = 1;  // at least the most rows of one request; fixes a kernel's grid
 };
@@ -56,9 +56,8 @@ class AttentionOps {
   // out [T, H, L] bf16, lse [T, H] fp32; rows that see nothing: anything in out, any lse - stage
   // mask_empty settles them. workspace: see decode_workspace_bytes.
   virtual void decode(const TensorView& out, const TensorView& lse, const Query& query,
-                      const KvCache& cache, const DecodeRows& rows,
-                      const ScheduleTensors& schedule, const DecodeScales& scales,
-                      const TensorView& workspace, Stream stream) = 0;
+                      const KvCache& cache, const DecodeRows& rows, const ScheduleTensors& schedule,
+                      const DecodeScales& scales, const TensorView& workspace, Stream stream) = 0;
 
   // Bytes of scratch decode needs at most for such a step (0 on the host).
   virtual std::int64_t decode_workspace_bytes(std::int64_t rows, const ScheduleShape& shape,

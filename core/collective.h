@@ -21,8 +21,8 @@ struct CollectiveCall {
   DType dtype = DType::kF32;
   Shape in_shape;
   Shape out_shape;
-  std::string_view stage;      // a string literal: "query", "lse", "output", "context", ...
-  std::int64_t sequence = 0;   // per handle, from 0
+  std::string_view stage;     // a string literal: "query", "lse", "output", "context", ...
+  std::int64_t sequence = 0;  // per handle, from 0
 
   friend bool operator==(const CollectiveCall& a, const CollectiveCall& b) = default;
 };

@@ -35,9 +35,9 @@ class CombineOps {
                           const TensorView& partial, const TensorView& partial_lse,
                           Stream stream) = 0;
 
-  // packed[s, t, h, :L] = partial[t, s * H + h, :]; packed[s, t, h, L:] = the fp32 LSE's bits in two
-  // bf16 lanes, low half first. packed [N, T, H, X + 2] bf16, partial [T, N * H, X] bf16,
-  // lse [T, N * H] fp32.
+  // packed[s, t, h, :L] = partial[t, s * H + h, :]; packed[s, t, h, L:] = the fp32 LSE's bits in
+  // two bf16 lanes, low half first. packed [N, T, H, X + 2] bf16, partial [T, N * H, X] bf16, lse
+  // [T, N * H] fp32.
   virtual void pack(const TensorView& packed, const TensorView& partial, const TensorView& lse,
                     Stream stream) = 0;
 

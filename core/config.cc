@@ -70,9 +70,9 @@ QueryForm query_form_from_name(std::string_view text) {
 }
 
 Combine combine_from_name(std::string_view text) {
-  return from_name("combine", text,
-                   std::array{Combine::kAllGatherReduceScatter, Combine::kAllToAll,
-                              Combine::kAllToAllPacked});
+  return from_name(
+      "combine", text,
+      std::array{Combine::kAllGatherReduceScatter, Combine::kAllToAll, Combine::kAllToAllPacked});
 }
 
 bool ParallelConfig::quantized_query() const {

@@ -21,8 +21,8 @@ enum class Combine : std::uint8_t {
   kAllToAllPacked           // a2a_packed: one exchange, LSE bits in two bf16 lanes
 };
 
-std::string_view name(QueryForm form);   // "auto", "pair", "quantized"
-std::string_view name(Combine combine);  // "ag_rs", "a2a", "a2a_packed"
+std::string_view name(QueryForm form);                  // "auto", "pair", "quantized"
+std::string_view name(Combine combine);                 // "ag_rs", "a2a", "a2a_packed"
 QueryForm query_form_from_name(std::string_view text);  // InvalidArgument listing the known names
 Combine combine_from_name(std::string_view text);
 
@@ -41,7 +41,7 @@ struct ParallelConfig {
   bool project_before_merge = false;  // apply W_UV to partials; needs W_UV of all gathered heads
   bool replicate_query = false;       // every rank holds the queries of all gathered heads
 
-  std::int64_t local_heads() const { return heads / tp; }            // H
+  std::int64_t local_heads() const { return heads / tp; }              // H
   std::int64_t gathered_heads() const { return local_heads() * dcp; }  // Hg
   std::int64_t groups() const { return tp / dcp; }
   KvSharding sharding() const { return {dcp, interleave}; }

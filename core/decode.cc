@@ -31,8 +31,7 @@ Query prepare_query(const ParallelConfig& config, const DecodeInputs& inputs,
 
 // Stages 5 and 6: this rank's shard for all gathered heads.
 void attend(const ParallelConfig& config, float softmax_scale, const Query& query,
-            const KvCache& cache, const DecodeWorkspace& workspace, const Ops& ops,
-            Stream stream) {
+            const KvCache& cache, const DecodeWorkspace& workspace, const Ops& ops, Stream stream) {
   const DecodeRows rows = workspace.plan_rows();
   // The kernel runs N * H heads, so its tiles do; FP8 or not.
   ops.attention.build_schedule(workspace.schedule(), rows.lengths, workspace.schedule_shape(),

@@ -51,9 +51,9 @@ DecodePlan plan_decode(const KvSharding& sharding, std::int64_t rank, std::int64
           visible_length(sharding, request.length, request.q_len, j, rank));
       plan.request.push_back(static_cast<std::int32_t>(b));
       plan.position.push_back(position);
-      plan.slots.push_back(position < 0 ? kNoSlot
-                                        : slot_of(sharding, position, rank, page_size,
-                                                  block_table.row(b)));
+      plan.slots.push_back(position < 0
+                               ? kNoSlot
+                               : slot_of(sharding, position, rank, page_size, block_table.row(b)));
       plan.visible.push_back(visible);
       longest = std::max(longest, visible);
     }

@@ -59,11 +59,11 @@ DecodeWorkspace::DecodeWorkspace(Device& device, const ParallelConfig& config, c
   gathered_query_ = tensor(query_dtype, {t, hg, dims.row()}, "gathered query", n > 1);
   partial_ = tensor(DType::kBF16, {t, hg, dims.latent}, "partial output");
   lse_ = tensor(DType::kF32, {t, hg}, "lse");
-  scratch_ = tensor(DType::kBytes,
-                    {attention.decode_workspace_bytes(t, {hg, limits.q_len}, dims.latent)},
-                    "attention scratch");
-  projected_partial_ = tensor(DType::kBF16, {t, hg, dims.value}, "projected partial",
-                              config.project_before_merge);
+  scratch_ =
+      tensor(DType::kBytes, {attention.decode_workspace_bytes(t, {hg, limits.q_len}, dims.latent)},
+             "attention scratch");
+  projected_partial_ =
+      tensor(DType::kBF16, {t, hg, dims.value}, "projected partial", config.project_before_merge);
 
   gathered_lse_ = tensor(DType::kF32, {n, t, hg}, "gathered lse", reduces);
   corrected_ = tensor(config.reduce_dtype, {t, hg, x}, "corrected partial", reduces);
@@ -105,8 +105,12 @@ TensorView DecodeWorkspace::view(const Tensor& storage, const Shape& shape) cons
 }
 
 DecodeRows DecodeWorkspace::plan_rows() const {
-  return {view(request_, {rows_}), view(visible_, {rows_}), view(row_begin_, {requests_ + 1}),
-          view(lengths_, {requests_}), view(block_table_, {requests_, columns_}), max_q_len_};
+  return {view(request_, {rows_}),
+          view(visible_, {rows_}),
+          view(row_begin_, {requests_ + 1}),
+          view(lengths_, {requests_}),
+          view(block_table_, {requests_, columns_}),
+          max_q_len_};
 }
 TensorView DecodeWorkspace::slots() const { return view(slots_, {rows_}); }
 ScheduleTensors DecodeWorkspace::schedule() const {

@@ -33,8 +33,8 @@ class DecodeWorkspace {
 
   // Plan, as loaded.
   DecodeRows plan_rows() const;
-  TensorView slots() const;           // [T] int64
-  ScheduleTensors schedule() const;   // parts for gathered heads
+  TensorView slots() const;          // [T] int64
+  ScheduleTensors schedule() const;  // parts for gathered heads
   ScheduleShape schedule_shape() const;
 
   // Query stages. query_heads is H, or Hg when every rank holds the gathered heads' queries.
@@ -49,16 +49,16 @@ class DecodeWorkspace {
   TensorView projected_partial() const;  // [T, Hg, Vd] bf16
 
   // Combine.
-  TensorView gathered_lse() const;    // [N, T, Hg] fp32
-  TensorView corrected() const;       // [T, Hg, X] reduce dtype
-  TensorView reduced() const;         // [T, H, X] reduce dtype
-  TensorView partials() const;        // [N, T, H, X] bf16
-  TensorView partial_lses() const;    // [N, T, H] fp32
-  TensorView packed_out() const;      // [N, T, H, X + 2] bf16, to send
-  TensorView packed_in() const;       // [N, T, H, X + 2] bf16, received
-  TensorView combined() const;        // [T, H, X] bf16
-  TensorView combined_lse() const;    // [T, H] fp32
-  TensorView output() const;          // [T, H, Vd] bf16
+  TensorView gathered_lse() const;  // [N, T, Hg] fp32
+  TensorView corrected() const;     // [T, Hg, X] reduce dtype
+  TensorView reduced() const;       // [T, H, X] reduce dtype
+  TensorView partials() const;      // [N, T, H, X] bf16
+  TensorView partial_lses() const;  // [N, T, H] fp32
+  TensorView packed_out() const;    // [N, T, H, X + 2] bf16, to send
+  TensorView packed_in() const;     // [N, T, H, X + 2] bf16, received
+  TensorView combined() const;      // [T, H, X] bf16
+  TensorView combined_lse() const;  // [T, H] fp32
+  TensorView output() const;        // [T, H, Vd] bf16
 
  private:
   TensorView view(const Tensor& storage, const Shape& shape) const;

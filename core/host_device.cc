@@ -178,9 +178,8 @@ class HostDevice final : public Device {
     views.insert(views.end(), inputs.begin(), inputs.end());
     const DenseTail tail = dense_tail(views);
     std::vector<std::int64_t> offsets(views.size(), 0);
-    for_each_outer(views, tail.outer_dims, 0, offsets, [&](std::span<const std::int64_t> at) {
-      sum_block(views, at, tail.elements);
-    });
+    for_each_outer(views, tail.outer_dims, 0, offsets,
+                   [&](std::span<const std::int64_t> at) { sum_block(views, at, tail.elements); });
   }
 };
 

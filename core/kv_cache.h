@@ -17,9 +17,9 @@ struct MlaDims {
   std::int64_t row() const { return latent + rope; }  // D, a cache row
 };
 
-// One rank's cache: rows of [latent | rope]. data `[pages, page, D]` bf16 or e4m3; pages and rows may
-// be strided (a cache row may be part of a wider one), the last axis has stride 1.
-// A row dequantises to float(code) * scale; a BF16 cache ignores the scale.
+// One rank's cache: rows of [latent | rope]. data `[pages, page, D]` bf16 or e4m3; pages and rows
+// may be strided (a cache row may be part of a wider one), the last axis has stride 1. A row
+// dequantises to float(code) * scale; a BF16 cache ignores the scale.
 struct KvCache {
   TensorView data;
   float scale = 1.0F;  // k_scale: one for latent and rope alike; MLA has no v_scale

@@ -1,5 +1,6 @@
 // The sharding laws: which rank keeps which token of a request, and where. Pure functions; kernels,
-// planner and harness call these. (The oracle enumerates owner() instead, so that a fault here shows.)
+// planner and harness call these. (The oracle enumerates owner() instead, so that a fault here
+// shows.)
 //
 // N ranks, I consecutive tokens kept on one rank (interleave), period V = N * I. Everything is
 // 64-bit: a slot times a row width passes 2^31 in real deployments.
@@ -34,8 +35,8 @@ struct KvSharding {
   MLADCP_HOST_DEVICE constexpr std::int64_t global(std::int64_t l, std::int64_t r) const {
     return (l / interleave) * period() + r * interleave + l % interleave;
   }
-  // How many of the first `length` positions rank r keeps. Negative lengths count as 0: C++ division
-  // truncates toward zero, and padding rows of a captured batch have lengths below 0.
+  // How many of the first `length` positions rank r keeps. Negative lengths count as 0: C++
+  // division truncates toward zero, and padding rows of a captured batch have lengths below 0.
   MLADCP_HOST_DEVICE constexpr std::int64_t local_length(std::int64_t length,
                                                          std::int64_t r) const {
     if (length <= 0) return 0;
@@ -81,13 +82,12 @@ MLADCP_HOST_DEVICE constexpr std::int64_t table_columns(const KvSharding& shardi
   return length <= 0 ? 0 : (length + span - 1) / span;
 }
 
-// Column c of the table of a kernel whose page is smaller: a kernel page of kernel_page tokens is part
-// c % (page / kernel_page) of manager page c / (page / kernel_page). page % kernel_page == 0; slots do
-// not change.
+// Column c of the table of a kernel whose page is smaller: a kernel page of kernel_page tokens is
+// part c % (page / kernel_page) of manager page c / (page / kernel_page). page % kernel_page == 0;
+// slots do not change.
 template <typename Table>
 MLADCP_HOST_DEVICE constexpr std::int64_t kernel_table_entry(const Table& block_table,
-                                                             std::int64_t column,
-                                                             std::int64_t page,
+                                                             std::int64_t column, std::int64_t page,
                                                              std::int64_t kernel_page) {
   const std::int64_t parts = page / kernel_page;
   return static_cast<std::int64_t>(block_table[column / parts]) * parts + column % parts;

@@ -68,8 +68,7 @@ std::string to_string(const Extents& extents) {
 }
 
 std::string describe(const TensorView& view) {
-  return std::string(view.name) + " " + std::string(name(view.dtype)) + " " +
-         to_string(view.shape);
+  return std::string(view.name) + " " + std::string(name(view.dtype)) + " " + to_string(view.shape);
 }
 
 bool TensorView::is_contiguous() const {
@@ -139,7 +138,8 @@ TensorView TensorView::merged(int dim) const {
 
 TensorView TensorView::reshaped(const Shape& new_shape) const {
   expect_contiguous(*this);
-  if (element_count(new_shape) != elements()) fail(*this, "no view of shape " + to_string(new_shape));
+  if (element_count(new_shape) != elements())
+    fail(*this, "no view of shape " + to_string(new_shape));
   TensorView result = *this;
   result.shape = new_shape;
   result.strides = contiguous_strides(new_shape);
@@ -225,8 +225,8 @@ Tensor copied_to_host(const TensorView& source, Stream stream) {
   if (device.kind() == DeviceKind::kHost) {
     device.copy_strided(result, source, stream);
   } else if (source.is_contiguous()) {
-    device.copy_to_host(result.view().data, source.data,
-                        static_cast<std::size_t>(source.bytes()), stream);
+    device.copy_to_host(result.view().data, source.data, static_cast<std::size_t>(source.bytes()),
+                        stream);
   } else {
     const Tensor dense(device, source.dtype, source.shape, source.name);
     device.copy_strided(dense, source, stream);

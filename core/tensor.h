@@ -58,9 +58,7 @@ struct TensorView {
   int rank() const { return shape.rank(); }
   std::int64_t size(int dim) const { return shape[dim]; }
   std::int64_t elements() const { return element_count(shape); }
-  std::int64_t bytes() const {
-    return elements() * static_cast<std::int64_t>(size_bytes(dtype));
-  }
+  std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(size_bytes(dtype)); }
   bool is_contiguous() const;
 
   template <typename T>
@@ -70,12 +68,12 @@ struct TensorView {
 
   // Views of the same memory. Bounds are checked: InvalidArgument names the tensor.
   TensorView narrow(int dim, std::int64_t begin, std::int64_t length) const;
-  TensorView select(int dim, std::int64_t index) const;               // drops `dim`
+  TensorView select(int dim, std::int64_t index) const;  // drops `dim`
   TensorView transposed(int dim_a, int dim_b) const;
-  TensorView split(int dim, std::int64_t outer) const;                // n -> [outer, n / outer]
-  TensorView merged(int dim) const;                                   // dims dim, dim+1 -> one
-  TensorView reshaped(const Shape& new_shape) const;                  // contiguous views only
-  TensorView viewed_as(DType other) const;                            // same element size only
+  TensorView split(int dim, std::int64_t outer) const;  // n -> [outer, n / outer]
+  TensorView merged(int dim) const;                     // dims dim, dim+1 -> one
+  TensorView reshaped(const Shape& new_shape) const;    // contiguous views only
+  TensorView viewed_as(DType other) const;              // same element size only
   TensorView renamed(const char* new_name) const;
 };
 

@@ -56,7 +56,7 @@ std::vector<ConversationStep> plan_conversation(const Scenario& scenario) {
   std::vector<std::int64_t> length(requests);  // so far
   for (std::size_t b = 0; b < requests; ++b) {
     const std::int64_t grown =
-        kPrefills * scenario.new_tokens[b] + kTurns * kDecodeSteps * scenario.q_len;
+        kPrefills * scenario.new_tokens[b] + std::int64_t{kTurns} * kDecodeSteps * scenario.q_len;
     length[b] = std::max<std::int64_t>(0, scenario.seq_lens[b] - grown);
   }
   std::vector<ConversationStep> steps;

@@ -306,8 +306,8 @@ std::vector<Check> bounded_prefill_checks(const Scenario& scenario, const Decode
   const Audit audit(scenario, problem, expectation, outcome.group);
   const std::int64_t h = scenario.parallel.local_heads();
   const std::vector<std::int64_t> heads = audited_heads(h, audit.work_of_a_head(), ranks);
-  const std::string name = fmt::format("fp64: {} of {} heads, {} of {} rows", heads.size(),
-                                       h, audit.rows().size(), problem.rows());
+  const std::string name = fmt::format("fp64: {} of {} heads, {} of {} rows", heads.size(), h,
+                                       audit.rows().size(), problem.rows());
   const auto head_count = static_cast<std::int64_t>(heads.size());
   const auto audit_of = [&](std::int64_t rank) {
     return RankAudit{audit, outcome.ranks[static_cast<std::size_t>(rank)], static_cast<int>(rank),

@@ -9,16 +9,18 @@ namespace mladcp {
 void expect_on(const CudaDevice& device, std::initializer_list<TensorView> views) {
   for (const TensorView& view : views) {
     if (view.device == &device) continue;
-    throw InvalidArgument("tensor " + describe(view) + " lies on " +
-                          (view.device == nullptr ? "no device" : std::string(view.device->description())) +
-                          ", the operation runs on " + std::string(device.description()) +
-                          "; copy it with copied_to_device");
+    throw InvalidArgument(
+        "tensor " + describe(view) + " lies on " +
+        (view.device == nullptr ? "no device" : std::string(view.device->description())) +
+        ", the operation runs on " + std::string(device.description()) +
+        "; copy it with copied_to_device");
   }
 }
 
 void expect_dims(const TensorView& view, int rank) {
   if (view.rank() == rank) return;
-  throw InvalidArgument("tensor " + describe(view) + ": expected " + std::to_string(rank) + " dims");
+  throw InvalidArgument("tensor " + describe(view) + ": expected " + std::to_string(rank) +
+                        " dims");
 }
 
 void expect_fp32_or_bf16(const TensorView& view) {

@@ -25,7 +25,8 @@ struct CacheWriteParams {
 };
 
 template <typename Out, int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) cache_write_kernel(const __grid_constant__ CacheWriteParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    cache_write_kernel(const __grid_constant__ CacheWriteParams p) {
   join_rows<Out, kN>(p.tokens, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t t) {
     const std::int64_t slot = p.slots[t];
     Out* out = nullptr;

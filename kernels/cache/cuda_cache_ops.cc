@@ -21,9 +21,11 @@ void CudaCacheOps::write(const KvCache& cache, const TensorView& kv_c, const Ten
   launch_cache_write(cache, kv_c, k_pe, slots, stream);
 }
 
-void CudaCacheOps::gather_and_dequantize(const TensorView& out, const KvCache& cache, const TensorView& block_table,
+void CudaCacheOps::gather_and_dequantize(const TensorView& out, const KvCache& cache,
+                                         const TensorView& block_table,
                                          const ContextChunkTensors& chunk, Stream stream) {
-  expect_on(device_, {out, cache.data, block_table, chunk.cu_seq_lens, chunk.token_to_seq, chunk.seq_starts});
+  expect_on(device_, {out, cache.data, block_table, chunk.cu_seq_lens, chunk.token_to_seq,
+                      chunk.seq_starts});
   expect_dims(out, 2);
   expect_dtype(out, DType::kBF16);
   expect_cache(cache, out.shape[1]);
@@ -33,15 +35,16 @@ void CudaCacheOps::gather_and_dequantize(const TensorView& out, const KvCache& c
   expect(chunk.cu_seq_lens, DType::kI32, {requests + 1});
   expect(chunk.token_to_seq, DType::kI32, {out.shape[0]});
   expect(chunk.seq_starts, DType::kI32, {requests});
-  for (const TensorView& view : {out, block_table, chunk.cu_seq_lens, chunk.token_to_seq, chunk.seq_starts}) {
+  for (const TensorView& view :
+       {out, block_table, chunk.cu_seq_lens, chunk.token_to_seq, chunk.seq_starts}) {
     expect_unit_last_stride(view);
   }
   const DeviceGuard guard(device_.index());
   launch_gather_and_dequantize(out, cache, block_table, chunk, stream);
 }
 
-void CudaCacheOps::reorganise(const TensorView& out, const TensorView& gathered, const TensorView& source_rows,
-                              Stream stream) {
+void CudaCacheOps::reorganise(const TensorView& out, const TensorView& gathered,
+                              const TensorView& source_rows, Stream stream) {
   expect_on(device_, {out, gathered, source_rows});
   expect_dims(out, 2);
   expect_dims(gathered, 2);

@@ -19,13 +19,14 @@ void expect_lses(const TensorView& lses, std::int64_t rows, std::int64_t heads) 
   expect_dims(lses, 3);
   expect(lses, DType::kF32, {lses.shape[0], rows, heads});
   if (lses.shape[0] <= kMostMergedRanks) return;
-  throw Unsupported("tensor " + describe(lses) + ": at most " + std::to_string(kMostMergedRanks) + " ranks");
+  throw Unsupported("tensor " + describe(lses) + ": at most " + std::to_string(kMostMergedRanks) +
+                    " ranks");
 }
 
 }  // namespace
 
-void CudaCombineOps::mask_empty(const TensorView& out, const TensorView& lse, const TensorView& visible,
-                                Stream stream) {
+void CudaCombineOps::mask_empty(const TensorView& out, const TensorView& lse,
+                                const TensorView& visible, Stream stream) {
   expect_on(device_, {out, lse, visible});
   expect_dims(out, 3);
   expect_dtype(out, DType::kBF16);
@@ -36,8 +37,8 @@ void CudaCombineOps::mask_empty(const TensorView& out, const TensorView& lse, co
   launch_mask_empty(out, lse, visible, stream);
 }
 
-void CudaCombineOps::correct(const TensorView& corrected, const TensorView& partial, const TensorView& lses, int rank,
-                             Stream stream) {
+void CudaCombineOps::correct(const TensorView& corrected, const TensorView& partial,
+                             const TensorView& lses, int rank, Stream stream) {
   expect_on(device_, {corrected, partial, lses});
   expect_dims(partial, 3);
   expect_fp32_or_bf16(partial);
@@ -67,8 +68,9 @@ void CudaCombineOps::merge(const TensorView& out, const TensorView& lse, const T
   launch_merge(out, lse, partials, lses, stream);
 }
 
-void CudaCombineOps::merge_into(const TensorView& running, const TensorView& running_lse, const TensorView& partial,
-                                const TensorView& partial_lse, Stream stream) {
+void CudaCombineOps::merge_into(const TensorView& running, const TensorView& running_lse,
+                                const TensorView& partial, const TensorView& partial_lse,
+                                Stream stream) {
   expect_on(device_, {running, running_lse, partial, partial_lse});
   expect_dims(running, 3);
   expect_dtype(running, DType::kF32);
@@ -80,7 +82,8 @@ void CudaCombineOps::merge_into(const TensorView& running, const TensorView& run
   launch_merge_into(running, running_lse, partial, partial_lse, stream);
 }
 
-void CudaCombineOps::pack(const TensorView& packed, const TensorView& partial, const TensorView& lse, Stream stream) {
+void CudaCombineOps::pack(const TensorView& packed, const TensorView& partial,
+                          const TensorView& lse, Stream stream) {
   expect_on(device_, {packed, partial, lse});
   expect_dims(packed, 4);
   expect_dims(partial, 3);
@@ -94,8 +97,8 @@ void CudaCombineOps::pack(const TensorView& packed, const TensorView& partial, c
   launch_pack(packed, partial, lse, stream);
 }
 
-void CudaCombineOps::unpack(const TensorView& partials, const TensorView& lses, const TensorView& packed,
-                            Stream stream) {
+void CudaCombineOps::unpack(const TensorView& partials, const TensorView& lses,
+                            const TensorView& packed, Stream stream) {
   expect_on(device_, {partials, lses, packed});
   expect_dims(partials, 4);
   const Shape& shape = partials.shape;

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
     const std::int64_t h = row % p.heads;
     const float* lse = p.lses + t * p.lses_strides[1] + h * p.lses_strides[2];
     const LseMerge merge(p.ranks, [&](int n) { return lse[n * p.lses_strides[0]]; });
-    const In* partial =
-        static_cast<const In*>(p.partials) + t * p.partial_strides[1] + h * p.partial_strides[2] + chunk * kN;
+    const In* partial = static_cast<const In*>(p.partials) + t * p.partial_strides[1] +
+                        h * p.partial_strides[2] + chunk * kN;
     Vector<float, kN> sum = {};
 #pragma unroll 4
     for (int n = 0; n < p.ranks; ++n) {
@@ -50,8 +50,9 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
 #pragma unroll
       for (int i = 0; i < kN; ++i) sum[i] += weighted(weight, to_float(values[i]));
     }
-    store_vector(static_cast<Out*>(p.out) + t * p.out_strides[0] + h * p.out_strides[1] + chunk * kN,
-                 convert_vector<Out>(sum));
+    store_vector(
+        static_cast<Out*>(p.out) + t * p.out_strides[0] + h * p.out_strides[1] + chunk * kN,
+        convert_vector<Out>(sum));
     if (chunk == 0) p.lse[t * p.lse_strides[0] + h * p.lse_strides[1]] = merge.lse();
   }
 }
@@ -71,7 +72,8 @@ struct MergeIntoParams {
 };
 
 template <int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) merge_into_kernel(const __grid_constant__ MergeIntoParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    merge_into_kernel(const __grid_constant__ MergeIntoParams p) {
   struct Row {
     float* running;  // null: the partial is empty, nothing changes
     const float* partial;
@@ -87,15 +89,17 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) merge_into_ker
       [&](std::int64_t row) {
         const std::int64_t t = row / p.heads;
         const std::int64_t h = row % p.heads;
-        const float partial_lse = p.partial_lse[t * p.partial_lse_strides[0] + h * p.partial_lse_strides[1]];
+        const float partial_lse =
+            p.partial_lse[t * p.partial_lse_strides[0] + h * p.partial_lse_strides[1]];
         if (is_empty_lse(partial_lse)) return Row{nullptr, nullptr, 0.0F, 0.0F};
-        float& running_lse = p.running_lse[t * p.running_lse_strides[0] + h * p.running_lse_strides[1]];
+        float& running_lse =
+            p.running_lse[t * p.running_lse_strides[0] + h * p.running_lse_strides[1]];
         const float lses[2] = {running_lse, partial_lse};
         const LseMerge merge(2, [&](int n) { return lses[n]; });
         running_lse = merge.lse();
         return Row{p.running + t * p.running_strides[0] + h * p.running_strides[1],
-                   p.partial + t * p.partial_strides[0] + h * p.partial_strides[1], merge.weight(lses[0]),
-                   merge.weight(lses[1])};
+                   p.partial + t * p.partial_strides[0] + h * p.partial_strides[1],
+                   merge.weight(lses[0]), merge.weight(lses[1])};
       },
       [](const Row& row, std::uint32_t chunk) {
         if (row.running == nullptr) return Pair{};
@@ -107,7 +111,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) merge_into_ker
         Vector<float, kN> out;
 #pragma unroll
         for (int i = 0; i < kN; ++i) {
-          out[i] = weighted(row.running_weight, pair.running[i]) + weighted(row.partial_weight, pair.partial[i]);
+          out[i] = weighted(row.running_weight, pair.running[i]) +
+                   weighted(row.partial_weight, pair.partial[i]);
         }
         store_vector(row.running + chunk * kN, out);
       });
@@ -159,8 +164,8 @@ void launch_merge(const TensorView& out, const TensorView& lse, const TensorView
   }
 }
 
-void launch_merge_into(const TensorView& running, const TensorView& running_lse, const TensorView& partial,
-                       const TensorView& partial_lse, Stream stream) {
+void launch_merge_into(const TensorView& running, const TensorView& running_lse,
+                       const TensorView& partial, const TensorView& partial_lse, Stream stream) {
   if (running_lse.elements() == 0) return;
   MergeIntoParams p = {};
   p.running = running.as<float>();

@@ -1,4 +1,5 @@
-// The packed exchange: a partial's row and the bits of its LSE in two more bf16 lanes, low half first.
+// The packed exchange: a partial's row and the bits of its LSE in two more bf16 lanes, low half
+// first.
 #include "kernels/combine/combine_kernels.h"
 #include "kernels/device/cuda_error.h"
 #include "kernels/device/cuda_stream.h"
@@ -37,7 +38,8 @@ struct Place {
 };
 
 __device__ Place place_of(const PackedParams& p, std::int64_t row) {
-  const std::int64_t index[3] = {row / (p.tokens * p.heads), row / p.heads % p.tokens, row % p.heads};
+  const std::int64_t index[3] = {row / (p.tokens * p.heads), row / p.heads % p.tokens,
+                                 row % p.heads};
   Place place = {0, 0, 0};
 #pragma unroll
   for (int dim = 0; dim < 3; ++dim) {
@@ -48,9 +50,11 @@ __device__ Place place_of(const PackedParams& p, std::int64_t row) {
   return place;
 }
 
-// Rows of the packed tensor start at odd multiples of 4 bytes when X is 512: two lanes are the widest access.
+// Rows of the packed tensor start at odd multiples of 4 bytes when X is 512: two lanes are the
+// widest access.
 template <int kN, bool kPack>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) packed_kernel(const __grid_constant__ PackedParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    packed_kernel(const __grid_constant__ PackedParams p) {
   for_each_chunk<Row>(
       p.rows, p.chunks_per_row,
       [&](std::int64_t row) {
@@ -76,7 +80,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) packed_kernel(
 
 // packed [N, T, H, X + 2], plain [N, T, H, X], lse [N, T, H], any strides before the last.
 template <bool kPack>
-void launch(const TensorView& packed, const TensorView& plain, const TensorView& lse, Stream stream) {
+void launch(const TensorView& packed, const TensorView& plain, const TensorView& lse,
+            Stream stream) {
   if (lse.elements() == 0) return;
   PackedParams p = {};
   p.packed = packed.as<std::uint16_t>();
@@ -105,12 +110,15 @@ void launch(const TensorView& packed, const TensorView& plain, const TensorView&
 
 }  // namespace
 
-void launch_pack(const TensorView& packed, const TensorView& partial, const TensorView& lse, Stream stream) {
+void launch_pack(const TensorView& packed, const TensorView& partial, const TensorView& lse,
+                 Stream stream) {
   const std::int64_t ranks = packed.shape[0];
-  launch<true>(packed, partial.split(1, ranks).transposed(0, 1), lse.split(1, ranks).transposed(0, 1), stream);
+  launch<true>(packed, partial.split(1, ranks).transposed(0, 1),
+               lse.split(1, ranks).transposed(0, 1), stream);
 }
 
-void launch_unpack(const TensorView& partials, const TensorView& lses, const TensorView& packed, Stream stream) {
+void launch_unpack(const TensorView& partials, const TensorView& lses, const TensorView& packed,
+                   Stream stream) {
   launch<false>(packed, partials, lses, stream);
 }
 

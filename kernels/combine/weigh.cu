@@ -23,7 +23,8 @@ struct MaskEmptyParams {
 };
 
 template <int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) mask_empty_kernel(const __grid_constant__ MaskEmptyParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    mask_empty_kernel(const __grid_constant__ MaskEmptyParams p) {
   using Zeros = Vector<__nv_bfloat16, kN>;
   struct Row {
     __nv_bfloat16* out;  // null: the row sees something
@@ -58,7 +59,8 @@ struct CorrectParams {
 };
 
 template <typename Out, typename In, int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) correct_kernel(const __grid_constant__ CorrectParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    correct_kernel(const __grid_constant__ CorrectParams p) {
   struct Row {
     const In* in;
     Out* out;
@@ -79,7 +81,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) correct_kernel
       [](const Row& row, std::uint32_t chunk, const Vector<In, kN>& values) {
         Vector<Out, kN> out;
 #pragma unroll
-        for (int i = 0; i < kN; ++i) out[i] = from_float<Out>(weighted(row.weight, to_float(values[i])));
+        for (int i = 0; i < kN; ++i)
+          out[i] = from_float<Out>(weighted(row.weight, to_float(values[i])));
         store_vector(row.out + chunk * kN, out);
       });
 }
@@ -98,7 +101,8 @@ void launch_typed(CorrectParams p, std::int64_t width, bool vectors, cudaStream_
 
 }  // namespace
 
-void launch_mask_empty(const TensorView& out, const TensorView& lse, const TensorView& visible, Stream stream) {
+void launch_mask_empty(const TensorView& out, const TensorView& lse, const TensorView& visible,
+                       Stream stream) {
   if (lse.elements() == 0) return;
   MaskEmptyParams p = {};
   p.out = out.as<__nv_bfloat16>();
@@ -123,8 +127,8 @@ void launch_mask_empty(const TensorView& out, const TensorView& lse, const Tenso
   check_launch("mask_empty_kernel");
 }
 
-void launch_correct(const TensorView& corrected, const TensorView& partial, const TensorView& lses, int rank,
-                    Stream stream) {
+void launch_correct(const TensorView& corrected, const TensorView& partial, const TensorView& lses,
+                    int rank, Stream stream) {
   if (corrected.elements() == 0) return;
   CorrectParams p = {};
   p.out = corrected.data;

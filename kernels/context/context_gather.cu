@@ -21,7 +21,8 @@ struct MovedRow {
 };
 
 template <typename In, int kN, typename Address>
-__device__ void move_rows(std::int64_t rows, FastDivisor chunks_per_row, float scale, const Address& address) {
+__device__ void move_rows(std::int64_t rows, FastDivisor chunks_per_row, float scale,
+                          const Address& address) {
   using Row = MovedRow<In>;
   for_each_chunk<Row>(
       rows, chunks_per_row, address,
@@ -53,7 +54,8 @@ struct GatherParams {
 };
 
 template <typename In, int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) gather_kernel(const __grid_constant__ GatherParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    gather_kernel(const __grid_constant__ GatherParams p) {
   move_rows<In, kN>(p.rows, p.chunks_per_row, p.scale, [&](std::int64_t t) {
     const std::int64_t s = p.token_to_seq[t];
     const std::int64_t offset = t - p.cu_seq_lens[s] + p.seq_starts[s];
@@ -75,9 +77,11 @@ struct ReorganiseParams {
 };
 
 template <int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) reorganise_kernel(const __grid_constant__ ReorganiseParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    reorganise_kernel(const __grid_constant__ ReorganiseParams p) {
   move_rows<__nv_bfloat16, kN>(p.rows, p.chunks_per_row, 1.0F, [&](std::int64_t i) {
-    return MovedRow<__nv_bfloat16>{p.gathered + p.source_rows[i] * p.gathered_stride, p.out + i * p.out_stride};
+    return MovedRow<__nv_bfloat16>{p.gathered + p.source_rows[i] * p.gathered_stride,
+                                   p.out + i * p.out_stride};
   });
 }
 
@@ -102,8 +106,9 @@ void launch_reorganise_rows(ReorganiseParams p, std::int64_t width, cudaStream_t
 
 }  // namespace
 
-void launch_gather_and_dequantize(const TensorView& out, const KvCache& cache, const TensorView& block_table,
-                                  const ContextChunkTensors& chunk, Stream stream) {
+void launch_gather_and_dequantize(const TensorView& out, const KvCache& cache,
+                                  const TensorView& block_table, const ContextChunkTensors& chunk,
+                                  Stream stream) {
   if (out.elements() == 0) return;
   GatherParams p = {};
   p.out = out.as<__nv_bfloat16>();
@@ -125,8 +130,8 @@ void launch_gather_and_dequantize(const TensorView& out, const KvCache& cache, c
           : launch_gather<1>(p, width, cache.quantized(), cuda_stream(stream));
 }
 
-void launch_reorganise(const TensorView& out, const TensorView& gathered, const TensorView& source_rows,
-                       Stream stream) {
+void launch_reorganise(const TensorView& out, const TensorView& gathered,
+                       const TensorView& source_rows, Stream stream) {
   if (out.elements() == 0) return;
   ReorganiseParams p = {};
   p.out = out.as<__nv_bfloat16>();

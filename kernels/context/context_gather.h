@@ -8,10 +8,12 @@
 
 namespace mladcp {
 
-// The laws of CacheOps::gather_and_dequantize and CacheOps::reorganise; shapes checked by the caller.
-void launch_gather_and_dequantize(const TensorView& out, const KvCache& cache, const TensorView& block_table,
-                                  const ContextChunkTensors& chunk, Stream stream);
-void launch_reorganise(const TensorView& out, const TensorView& gathered, const TensorView& source_rows,
-                       Stream stream);
+// The laws of CacheOps::gather_and_dequantize and CacheOps::reorganise; shapes checked by the
+// caller.
+void launch_gather_and_dequantize(const TensorView& out, const KvCache& cache,
+                                  const TensorView& block_table, const ContextChunkTensors& chunk,
+                                  Stream stream);
+void launch_reorganise(const TensorView& out, const TensorView& gathered,
+                       const TensorView& source_rows, Stream stream);
 
 }  // namespace mladcp

@@ -30,16 +30,20 @@ struct Scratch {
   std::int64_t total() const { return query_bytes + out_bytes + lse_bytes; }
 };
 
-std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-Scratch scratch_for(std::int64_t rows, std::int64_t requests, std::int64_t parts, std::int64_t heads,
-                    std::int64_t q_len, bool pair) {
-  const std::int64_t split_rows = decode_max_splits(requests, parts) * q_len * heads;
-  return {pair ? aligned(rows * heads * kDecodeQkDim * 2) : 0, aligned(split_rows * kDecodeLatentRank * 4),
-          aligned(split_rows * 4)};
+std::int64_t aligned(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-bool is_supported_page(std::int64_t page) { return page == 16 || page == 32 || page == 64 || page == 128; }
+Scratch scratch_for(std::int64_t rows, std::int64_t requests, std::int64_t parts,
+                    std::int64_t heads, std::int64_t q_len, bool pair) {
+  const std::int64_t split_rows = decode_max_splits(requests, parts) * q_len * heads;
+  return {pair ? aligned(rows * heads * kDecodeQkDim * 2) : 0,
+          aligned(split_rows * kDecodeLatentRank * 4), aligned(split_rows * 4)};
+}
+
+bool is_supported_page(std::int64_t page) {
+  return page == 16 || page == 32 || page == 64 || page == 128;
+}
 
 void expect_supported_cache(const KvCache& cache) {
   expect_cache(cache, cache.data.shape[2]);
@@ -55,7 +59,8 @@ void expect_supported_cache(const KvCache& cache) {
 }
 
 std::int32_t to_int32(std::int64_t value, const char* field) {
-  if (value >= 0 && value <= std::numeric_limits<std::int32_t>::max()) return static_cast<std::int32_t>(value);
+  if (value >= 0 && value <= std::numeric_limits<std::int32_t>::max())
+    return static_cast<std::int32_t>(value);
   throw Unsupported("CUDA decode: " + std::string(field) + " = " + std::to_string(value) +
                     " passes 32 bits; use fewer of them a step");
 }
@@ -68,7 +73,8 @@ void expect_rows_of_step(const DecodeRows& rows, std::int64_t tokens) {
   expect(rows.row_begin, DType::kI32, {requests + 1});
   expect_dims(rows.block_table, 2);
   expect(rows.block_table, DType::kI32, {requests, rows.block_table.shape[1]});
-  for (const TensorView& view : {rows.request, rows.visible, rows.lengths, rows.row_begin, rows.block_table}) {
+  for (const TensorView& view :
+       {rows.request, rows.visible, rows.lengths, rows.row_begin, rows.block_table}) {
     expect_unit_last_stride(view);
   }
 }
@@ -87,7 +93,8 @@ void expect_query(const TensorView& query, const KvCache& cache, const Shape& sh
   const bool quantized = query.dtype == DType::kE4M3;
   if (!quantized) expect_dtype(query, DType::kBF16);
   if (quantized && !cache.quantized()) {
-    throw Unsupported("CUDA decode: an e4m3 query over a bf16 cache; use a bf16 query, or an e4m3 cache");
+    throw Unsupported(
+        "CUDA decode: an e4m3 query over a bf16 cache; use a bf16 query, or an e4m3 cache");
   }
   expect_aligned_rows(query, quantized ? 16 : 8, "CUDA decode");
 }
@@ -98,8 +105,8 @@ std::int64_t CudaAttentionOps::num_parts(const ScheduleShape& shape) const {
   return num_sm_parts(device_.properties().multiprocessors, shape.heads, shape.q_len);
 }
 
-void CudaAttentionOps::build_schedule(const ScheduleTensors& schedule, const TensorView& lengths, const ScheduleShape&,
-                                      Stream stream) {
+void CudaAttentionOps::build_schedule(const ScheduleTensors& schedule, const TensorView& lengths,
+                                      const ScheduleShape&, Stream stream) {
   expect_on(device_, {schedule.parts, schedule.num_splits, lengths});
   ScheduleParams params;
   params.num_sms = device_.properties().multiprocessors;
@@ -109,11 +116,13 @@ void CudaAttentionOps::build_schedule(const ScheduleTensors& schedule, const Ten
 
 std::string_view CudaAttentionOps::decode_profile(DType query, DType cache, std::int64_t page,
                                                   const ScheduleShape& shape) const {
-  const bool hopper = kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
+  const bool hopper =
+      kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
   if (cache == DType::kBF16) return "cuda_generic_bf16";
   if (!hopper || query != DType::kE4M3 || page < 64) return "cuda_generic_fp8";
   const auto q_len = static_cast<int>(shape.q_len);
-  return sm90_fp8_decode_tile_rows(q_len, static_cast<int>(shape.heads)) == 64 ? "sm90_fp8" : "sm90_fp8_f16";
+  return sm90_fp8_decode_tile_rows(q_len, static_cast<int>(shape.heads)) == 64 ? "sm90_fp8"
+                                                                               : "sm90_fp8_f16";
 }
 
 std::int64_t CudaAttentionOps::decode_workspace_bytes(std::int64_t rows, const ScheduleShape& shape,
@@ -127,8 +136,9 @@ std::int64_t CudaAttentionOps::decode_workspace_bytes(std::int64_t rows, const S
   return most;
 }
 
-void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, const Query& query, const KvCache& cache,
-                              const DecodeRows& rows, const ScheduleTensors& schedule, const DecodeScales& scales,
+void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, const Query& query,
+                              const KvCache& cache, const DecodeRows& rows,
+                              const ScheduleTensors& schedule, const DecodeScales& scales,
                               const TensorView& workspace, Stream stream) {
   expect_dims(out, 3);
   const std::int64_t tokens = out.shape[0];
@@ -136,8 +146,8 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   const std::int64_t requests = rows.lengths.shape[0];
   const auto* pair = std::get_if<QueryPair>(&query);
   const TensorView first = pair != nullptr ? pair->latent : std::get<TensorView>(query);
-  expect_on(device_, {out, lse, first, cache.data, rows.request, rows.visible, rows.lengths, rows.row_begin,
-                      rows.block_table, schedule.parts, schedule.num_splits});
+  expect_on(device_, {out, lse, first, cache.data, rows.request, rows.visible, rows.lengths,
+                      rows.row_begin, rows.block_table, schedule.parts, schedule.num_splits});
   expect_supported_cache(cache);
   expect(out, DType::kBF16, {tokens, heads, kDecodeLatentRank});
   expect_aligned_rows(out, 8, "CUDA decode");
@@ -151,13 +161,14 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   const Scratch scratch = scratch_for(tokens, requests, parts, heads, q_len, pair != nullptr);
   expect_on(device_, {workspace});
   if (workspace.bytes() < scratch.total()) {
-    throw InvalidArgument("tensor " + describe(workspace) + ": decode of " + std::to_string(tokens) + " rows, " +
-                          std::to_string(requests) + " requests, " + std::to_string(parts) + " parts needs " +
-                          std::to_string(scratch.total()) + " bytes of scratch; see decode_workspace_bytes");
+    throw InvalidArgument(
+        "tensor " + describe(workspace) + ": decode of " + std::to_string(tokens) + " rows, " +
+        std::to_string(requests) + " requests, " + std::to_string(parts) + " parts needs " +
+        std::to_string(scratch.total()) + " bytes of scratch; see decode_workspace_bytes");
   }
   if (q_len * heads > 65535) {
-    throw Unsupported("CUDA decode: " + std::to_string(q_len) + " rows of " + std::to_string(heads) +
-                      " heads a request; at most 65535 together");
+    throw Unsupported("CUDA decode: " + std::to_string(q_len) + " rows of " +
+                      std::to_string(heads) + " heads a request; at most 65535 together");
   }
   auto* bytes = workspace.as<unsigned char>();
   const DeviceGuard guard(device_.index());
@@ -197,7 +208,8 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   p.num_splits = schedule.num_splits.as<const std::int32_t>();
   p.num_parts = to_int32(parts, "parts");
   const float cache_scale = cache.quantized() ? cache.scale : 1.0F;
-  p.logit_scale = scales.softmax_scale * (joined.dtype == DType::kE4M3 ? scales.q_scale : 1.0F) * cache_scale;
+  p.logit_scale =
+      scales.softmax_scale * (joined.dtype == DType::kE4M3 ? scales.q_scale : 1.0F) * cache_scale;
   p.output_scale = cache_scale;
   p.out = out.data;
   p.out_row_stride = out.strides[0];
@@ -207,7 +219,8 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   p.lse_head_stride = lse.strides[1];
   p.partial_out = reinterpret_cast<float*>(bytes + scratch.query_bytes);
   p.partial_lse = reinterpret_cast<float*>(bytes + scratch.query_bytes + scratch.out_bytes);
-  const bool hopper = kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
+  const bool hopper =
+      kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
   if (hopper && sm90_fp8_decode_refusal(p).empty()) {
     launch_sm90_fp8_decode(p, cuda_stream(stream));
   } else {

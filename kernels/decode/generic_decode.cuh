@@ -1,14 +1,15 @@
-// One CTA: one tile of 64 query rows, one part of the schedule. Per block of keys, four phases between barriers:
+// One CTA: one tile of 64 query rows, one part of the schedule. Per block of keys, four phases
+// between barriers:
 //
 //   copies     the block's cache rows arrive (cp.async), the next block's are started
-//   S = Q K^T  warp = (32 rows) x (half the keys) x (half of D); the two halves of D meet in shared memory
-//   softmax    four threads a row: online maximum, P = 2^(S - max + offset) in 16 bits
-//   O += P V   warp = 64 rows x 64 latent dims, accumulators in registers for the whole walk
+//   S = Q K^T  warp = (32 rows) x (half the keys) x (half of D); the two halves of D meet in shared
+//   memory softmax    four threads a row: online maximum, P = 2^(S - max + offset) in 16 bits O +=
+//   P V   warp = 64 rows x 64 latent dims, accumulators in registers for the whole walk
 //
-// e4m3 codes convert exactly to f16, in registers, right after the fragment load. An 8-bit matrix row of 16 bytes
-// gives a lane k = 4t..4t+3 where the 16-bit fragment wants 2t, 2t+1, 2t+8, 2t+9: the query is stored in shared
-// memory with its k permuted alike (a dot product does not mind), and the dims of V come out as pairs of interleaved
-// columns, which the epilogue knows.
+// e4m3 codes convert exactly to f16, in registers, right after the fragment load. An 8-bit matrix
+// row of 16 bytes gives a lane k = 4t..4t+3 where the 16-bit fragment wants 2t, 2t+1, 2t+8, 2t+9:
+// the query is stored in shared memory with its k permuted alike (a dot product does not mind), and
+// the dims of V come out as pairs of interleaved columns, which the epilogue knows.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,10 @@ inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kRows = kGenericDecodeRows;
 inline constexpr int kRowTiles = kRows / 16;
-inline constexpr int kQueryPitch = kDecodeQkDim * 2;                // bytes, 9 x 128
-inline constexpr int kCopiesPerThread = 9;                          // 16 bytes each, of one key
-inline constexpr int kHalfSteps = kDecodeQkDim / 16 / 2;            // k16 steps of half of D
-inline constexpr int kDimsPerWarp = kDecodeLatentRank / kWarps;     // 64
+inline constexpr int kQueryPitch = kDecodeQkDim * 2;             // bytes, 9 x 128
+inline constexpr int kCopiesPerThread = 9;                       // 16 bytes each, of one key
+inline constexpr int kHalfSteps = kDecodeQkDim / 16 / 2;         // k16 steps of half of D
+inline constexpr int kDimsPerWarp = kDecodeLatentRank / kWarps;  // 64
 inline constexpr int kOutTiles = kDimsPerWarp / 8;
 inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kLn2 = 0.6931471805599453F;
@@ -37,10 +38,11 @@ struct CacheTraits;
 template <>
 struct CacheTraits<DType::kE4M3> {
   using Element = __half;
-  static constexpr int kKeys = 64;       // keys of one block in shared memory
+  static constexpr int kKeys = 64;  // keys of one block in shared memory
   static constexpr int kRowBytes = kDecodeQkDim;
-  static constexpr float kOffset = 15;   // P in [0, 2^15]: f16 flushes 2^-39 of the maximum
-  // 576 = 4.5 x 128: neighbouring rows start 64 bytes apart in the banks, pairs of rows share a column.
+  static constexpr float kOffset = 15;  // P in [0, 2^15]: f16 flushes 2^-39 of the maximum
+  // 576 = 4.5 x 128: neighbouring rows start 64 bytes apart in the banks, pairs of rows share a
+  // column.
   static __device__ int swizzle(int row) { return (row >> 1) & 3; }
 };
 
@@ -49,7 +51,7 @@ struct CacheTraits<DType::kBF16> {
   using Element = __nv_bfloat16;
   static constexpr int kKeys = 32;
   static constexpr int kRowBytes = kDecodeQkDim * 2;
-  static constexpr float kOffset = 0;    // bf16 has the exponents of fp32
+  static constexpr float kOffset = 0;  // bf16 has the exponents of fp32
   static __device__ int swizzle(int row) { return row & 7; }
 };
 
@@ -72,12 +74,12 @@ struct SharedLayout {
 // What a CTA does with one request: rows of its tile, keys of its split, where results go.
 struct Piece {
   int request;
-  int first_row;      // global query row of the request's row 0
-  int tile_begin;     // first row x head of this tile
-  int tile_rows;      // valid ones, 1..64
+  int first_row;   // global query row of the request's row 0
+  int tile_begin;  // first row x head of this tile
+  int tile_rows;   // valid ones, 1..64
   int key_begin;
-  int key_end;        // may be <= key_begin: nothing visible
-  int split_index;    // among all splits; -1 when this piece is the whole request
+  int key_end;      // may be <= key_begin: nothing visible
+  int split_index;  // among all splits; -1 when this piece is the whole request
 };
 
 template <DType kQuery, DType kCache>
@@ -108,7 +110,8 @@ class Worker {
     }
     key_end_ = piece.key_end;
     table_ = p_.block_table + piece.request * p_.block_table_stride;
-    const int blocks = piece.key_end > piece.key_begin ? (piece.key_end - piece.key_begin + kKeys - 1) / kKeys : 0;
+    const int blocks =
+        piece.key_end > piece.key_begin ? (piece.key_end - piece.key_begin + kKeys - 1) / kKeys : 0;
     __syncthreads();  // the former piece is done with shared memory
     if (stages_ > 1 && blocks > 0) start_copies(piece.key_begin, 0);
     load_query(piece);
@@ -131,12 +134,17 @@ class Worker {
   }
 
  private:
-  __device__ float* row_alpha() const { return reinterpret_cast<float*>(shared_ + Layout::kRowFloats); }
+  __device__ float* row_alpha() const {
+    return reinterpret_cast<float*>(shared_ + Layout::kRowFloats);
+  }
   __device__ float* row_query_scale() const { return row_alpha() + kRows; }
   __device__ float* row_normalizer() const { return row_alpha() + 2 * kRows; }
-  __device__ int* row_visible() const { return reinterpret_cast<int*>(shared_ + Layout::kRowVisible); }
+  __device__ int* row_visible() const {
+    return reinterpret_cast<int*>(shared_ + Layout::kRowVisible);
+  }
   __device__ float* logits_of(int half, int row) const {
-    return reinterpret_cast<float*>(shared_ + Layout::kLogits) + (half * kRows + row) * Layout::kLogitPitch;
+    return reinterpret_cast<float*>(shared_ + Layout::kLogits) +
+           (half * kRows + row) * Layout::kLogitPitch;
   }
   __device__ std::uint32_t query_chunk(int row, int chunk) const {
     return base_ + Layout::kQuery + row * kQueryPitch + ((chunk ^ (row & 7)) << 4);
@@ -149,8 +157,8 @@ class Worker {
     return base_ + Layout::kProbabilities + row * Layout::kProbabilityPitch + (chunk << 4);
   }
 
-  // kThreadsPerKey threads copy one key. Keys beyond the tile's last visible one become zeros: a NaN in V would
-  // survive a probability of zero.
+  // kThreadsPerKey threads copy one key. Keys beyond the tile's last visible one become zeros: a
+  // NaN in V would survive a probability of zero.
   __device__ void start_copies(int first_key, int stage) {
     const int slot = threadIdx.x / kThreadsPerKey;
     const int key = first_key + slot;
@@ -203,8 +211,9 @@ class Worker {
     }
   }
 
-  // A bf16 query meets f16 codes: each row is scaled by a power of two that puts its largest element into
-  // [2^14, 2^15). Exact, but for elements 2^-28 below the largest, which lose bits below 2^-39 of it.
+  // A bf16 query meets f16 codes: each row is scaled by a power of two that puts its largest
+  // element into [2^14, 2^15). Exact, but for elements 2^-28 below the largest, which lose bits
+  // below 2^-39 of it.
   __device__ float scale_to_half(const unsigned char* source, int sub) const {
     if constexpr (kQuery == kCache) {
       return 1.0F;
@@ -264,7 +273,8 @@ class Worker {
   }
 
   // b[n] of the warp's key tiles for one k16 step.
-  __device__ void load_key_fragments(int stage, int first_key, int step, std::uint32_t (&b)[kKeyTiles][2]) const {
+  __device__ void load_key_fragments(int stage, int first_key, int step,
+                                     std::uint32_t (&b)[kKeyTiles][2]) const {
     const int lane = threadIdx.x % 32;
     std::uint32_t r[4];
     if constexpr (kFp8) {
@@ -321,14 +331,16 @@ class Worker {
       for (int n = 0; n < kKeyTiles; ++n) {
         const int row = first_row + 16 * m + lane / 4;
         const int key = first_key + 8 * n + 2 * (lane % 4);
-        *reinterpret_cast<float2*>(logits_of(half, row) + key) = make_float2(s[m][n][0], s[m][n][1]);
-        *reinterpret_cast<float2*>(logits_of(half, row + 8) + key) = make_float2(s[m][n][2], s[m][n][3]);
+        *reinterpret_cast<float2*>(logits_of(half, row) + key) =
+            make_float2(s[m][n][0], s[m][n][1]);
+        *reinterpret_cast<float2*>(logits_of(half, row + 8) + key) =
+            make_float2(s[m][n][2], s[m][n][3]);
       }
     }
   }
 
-  // Returns whether this thread's row has a new maximum. Keys are masked by select, so whatever the logits of rows
-  // and keys that do not count hold, it does no harm.
+  // Returns whether this thread's row has a new maximum. Keys are masked by select, so whatever the
+  // logits of rows and keys that do not count hold, it does no harm.
   __device__ bool softmax(int first_key) {
     const int row = threadIdx.x / 4;
     const int sub = threadIdx.x % 4;
@@ -372,8 +384,10 @@ class Worker {
     return alpha != 1.0F;
   }
 
-  // b of the warp's 64 dims for 16 keys. Tile 2i and 2i + 1 of e4m3: the even and the odd dims of 16.
-  __device__ void load_value_fragments(int stage, int first_key, std::uint32_t (&b)[kOutTiles][2]) const {
+  // b of the warp's 64 dims for 16 keys. Tile 2i and 2i + 1 of e4m3: the even and the odd dims
+  // of 16.
+  __device__ void load_value_fragments(int stage, int first_key,
+                                       std::uint32_t (&b)[kOutTiles][2]) const {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
     const int key = first_key + ((lane >> 3) & 1) * 8 + (lane & 7);
@@ -471,18 +485,22 @@ class Worker {
            (index % p_.num_heads) * p_.lse_head_stride;
   }
   __device__ std::int64_t partial_row(const Piece& piece, int index) const {
-    return static_cast<std::int64_t>(piece.split_index) * p_.max_rows_per_request * p_.num_heads + index;
+    return static_cast<std::int64_t>(piece.split_index) * p_.max_rows_per_request * p_.num_heads +
+           index;
   }
 
   // Neighbouring dims of this lane: four from a pair of e4m3 tiles, two from a bf16 tile.
-  __device__ void store_row(const Piece& piece, int row, bool whole, float factor, int m, int lower) {
+  __device__ void store_row(const Piece& piece, int row, bool whole, float factor, int m,
+                            int lower) {
     const int lane = threadIdx.x % 32;
     const int index = piece.tile_begin + row;
     const int first_dim = (threadIdx.x / 32) * kDimsPerWarp;
     auto* out = static_cast<__nv_bfloat16*>(p_.out) +
                 (piece.first_row + index / p_.num_heads) * p_.out_row_stride +
                 (index % p_.num_heads) * p_.out_head_stride + first_dim;
-    float* partial = whole ? nullptr : p_.partial_out + partial_row(piece, index) * kDecodeLatentRank + first_dim;
+    float* partial =
+        whole ? nullptr
+              : p_.partial_out + partial_row(piece, index) * kDecodeLatentRank + first_dim;
     // A row that saw nothing gives 0, whatever was accumulated.
     const auto value = [&](int n, int i) {
       return factor == 0.0F ? 0.0F : out_[m][n][2 * lower + i] * factor;
@@ -490,8 +508,8 @@ class Worker {
     if constexpr (kFp8) {
 #pragma unroll
       for (int group = 0; group < kOutTiles / 2; ++group) {
-        const float4 v = make_float4(value(2 * group, 0), value(2 * group + 1, 0), value(2 * group, 1),
-                                     value(2 * group + 1, 1));
+        const float4 v = make_float4(value(2 * group, 0), value(2 * group + 1, 0),
+                                     value(2 * group, 1), value(2 * group + 1, 1));
         const int dim = 16 * group + 4 * (lane % 4);
         if (whole) {
           *reinterpret_cast<uint2*>(out + dim) =
@@ -505,7 +523,8 @@ class Worker {
       for (int n = 0; n < kOutTiles; ++n) {
         const int dim = 8 * n + 2 * (lane % 4);
         if (whole) {
-          *reinterpret_cast<std::uint32_t*>(out + dim) = pack_pair<__nv_bfloat16>(value(n, 0), value(n, 1));
+          *reinterpret_cast<std::uint32_t*>(out + dim) =
+              pack_pair<__nv_bfloat16>(value(n, 0), value(n, 1));
         } else {
           *reinterpret_cast<float2*>(partial + dim) = make_float2(value(n, 0), value(n, 1));
         }
@@ -525,9 +544,11 @@ class Worker {
 };
 
 // The largest visible of the tile's rows: no key beyond it is touched.
-__device__ inline int tile_visible(const DecodeParams& p, int first_row, int tile_begin, int tile_rows) {
+__device__ inline int tile_visible(const DecodeParams& p, int first_row, int tile_begin,
+                                   int tile_rows) {
   int most = 0;
-  for (int token = tile_begin / p.num_heads; token <= (tile_begin + tile_rows - 1) / p.num_heads; ++token) {
+  for (int token = tile_begin / p.num_heads; token <= (tile_begin + tile_rows - 1) / p.num_heads;
+       ++token) {
     most = max(most, p.visible[first_row + token]);
   }
   return most;
@@ -541,12 +562,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const DecodePart part = p.parts[blockIdx.y];
   if (part.begin_request < 0) return;
   Worker<kQuery, kCache> worker(p, shared, stages);
-  for (int request = part.begin_request; request <= part.end_request && request < p.num_requests; ++request) {
+  for (int request = part.begin_request; request <= part.end_request && request < p.num_requests;
+       ++request) {
     Piece piece;
     piece.request = request;
     piece.first_row = p.row_begin[request];
     piece.tile_begin = blockIdx.x * kRows;
-    piece.tile_rows = min(kRows, (p.row_begin[request + 1] - piece.first_row) * p.num_heads - piece.tile_begin);
+    piece.tile_rows =
+        min(kRows, (p.row_begin[request + 1] - piece.first_row) * p.num_heads - piece.tile_begin);
     if (piece.tile_rows <= 0) continue;
     const int visible = tile_visible(p, piece.first_row, piece.tile_begin, piece.tile_rows);
     const bool first = request == part.begin_request;

@@ -1,5 +1,5 @@
-// Paged MLA decode attention for any GPU from sm_80 on, over 16-bit tensor-core products. Query and cache may be
-// (bf16, bf16), (e4m3, e4m3) or (bf16, e4m3); pages of 16, 32, 64 or 128 keys.
+// Paged MLA decode attention for any GPU from sm_80 on, over 16-bit tensor-core products. Query and
+// cache may be (bf16, bf16), (e4m3, e4m3) or (bf16, e4m3); pages of 16, 32, 64 or 128 keys.
 #pragma once
 
 #include "core/device.h"
@@ -7,7 +7,8 @@
 
 namespace mladcp {
 
-inline constexpr int kGenericDecodeRows = 64;  // query rows (tokens x heads of one request) of one CTA
+inline constexpr int kGenericDecodeRows =
+    64;  // query rows (tokens x heads of one request) of one CTA
 
 // Bytes of shared memory a CTA needs at least; a card that offers less cannot run the kernel.
 int generic_decode_shared_bytes(DType cache_dtype, int stages);

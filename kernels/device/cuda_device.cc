@@ -55,8 +55,9 @@ std::string describe_card(int index, const CudaProperties& card) {
 CudaDevice::CudaDevice(int index) : index_(index) {
   const int count = device_count();
   if (index < 0 || index >= count) {
-    throw Unsupported("device cuda:" + std::to_string(index) + " does not exist: " +
-                      std::to_string(count) + " CUDA devices are visible; use --device cpu, or "
+    throw Unsupported("device cuda:" + std::to_string(index) +
+                      " does not exist: " + std::to_string(count) +
+                      " CUDA devices are visible; use --device cpu, or "
                       "check the driver and CUDA_VISIBLE_DEVICES");
   }
   properties_ = read_properties(index);
@@ -124,18 +125,18 @@ void CudaDevice::wait(Stream stream, Event event) {
 void CudaDevice::copy(void* destination, const void* source, std::size_t bytes, Stream stream) {
   if (bytes == 0) return;
   const DeviceGuard guard(index_);
-  check_cuda(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice,
-                             cuda_stream(stream)),
-             "cudaMemcpyAsync (device to device)");
+  check_cuda(
+      cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToDevice, cuda_stream(stream)),
+      "cudaMemcpyAsync (device to device)");
 }
 
 void CudaDevice::copy_from_host(void* destination, const void* source, std::size_t bytes,
                                 Stream stream) {
   if (bytes == 0) return;
   const DeviceGuard guard(index_);
-  check_cuda(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice,
-                             cuda_stream(stream)),
-             "cudaMemcpyAsync (host to device)");
+  check_cuda(
+      cudaMemcpyAsync(destination, source, bytes, cudaMemcpyHostToDevice, cuda_stream(stream)),
+      "cudaMemcpyAsync (host to device)");
   synchronize(stream);
 }
 
@@ -143,9 +144,9 @@ void CudaDevice::copy_to_host(void* destination, const void* source, std::size_t
                               Stream stream) {
   if (bytes == 0) return;
   const DeviceGuard guard(index_);
-  check_cuda(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost,
-                             cuda_stream(stream)),
-             "cudaMemcpyAsync (device to host)");
+  check_cuda(
+      cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDeviceToHost, cuda_stream(stream)),
+      "cudaMemcpyAsync (device to host)");
   synchronize(stream);
 }
 
@@ -184,7 +185,8 @@ void expect_free_memory(const CudaDevice& device, std::size_t bytes, std::string
   if (bytes <= free) return;
   throw CudaError(std::string(device.description()) + ": no memory for " + std::string(purpose) +
                   " of " + std::to_string(bytes) + " bytes: " + std::to_string(free) + " of " +
-                  std::to_string(total) + " are free; use fewer requests, shorter contexts or fewer "
+                  std::to_string(total) +
+                  " are free; use fewer requests, shorter contexts or fewer "
                   "ranks per card");
 }
 

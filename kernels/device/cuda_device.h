@@ -11,11 +11,11 @@ namespace mladcp {
 
 // What a dispatcher needs to know of a card.
 struct CudaProperties {
-  std::string name;                      // "NVIDIA H200"
-  int compute_capability = 0;            // 90 for sm_90
+  std::string name;            // "NVIDIA H200"
+  int compute_capability = 0;  // 90 for sm_90
   int multiprocessors = 0;
   int l2_bytes = 0;
-  int max_shared_bytes_per_block = 0;    // after opting in
+  int max_shared_bytes_per_block = 0;  // after opting in
   std::size_t memory_bytes = 0;
 };
 
@@ -61,7 +61,8 @@ class CudaDevice final : public Device {
   std::string description_;
 };
 
-// One line per card ("cuda:0 NVIDIA H200, sm_90, 132 SMs, 139 GiB"); empty without a card or driver.
+// One line per card ("cuda:0 NVIDIA H200, sm_90, 132 SMs, 139 GiB"); empty without a card or
+// driver.
 std::vector<std::string> available_cuda_devices();
 
 // Throws CudaError when less than `bytes` are free on the card, with the sizes and the remedy:

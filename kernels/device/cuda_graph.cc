@@ -56,7 +56,8 @@ class Capture {
 
 }  // namespace
 
-CudaGraph::CudaGraph(CudaDevice& device, std::span<const Stream> streams, const std::function<void()>& enqueue)
+CudaGraph::CudaGraph(CudaDevice& device, std::span<const Stream> streams,
+                     const std::function<void()>& enqueue)
     : device_(device) {
   const DeviceGuard guard(device.index());
   Capture capture(device, streams);
@@ -70,12 +71,14 @@ CudaGraph::CudaGraph(CudaDevice& device, std::span<const Stream> streams, const 
 }
 
 CudaGraph::~CudaGraph() {
-  if (executable_ != nullptr) static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_)));
+  if (executable_ != nullptr)
+    static_cast<void>(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable_)));
 }
 
 void CudaGraph::launch(Stream stream) const {
   const DeviceGuard guard(device_.index());
-  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), cuda_stream(stream)), "cudaGraphLaunch");
+  check_cuda(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable_), cuda_stream(stream)),
+             "cudaGraphLaunch");
 }
 
 }  // namespace mladcp

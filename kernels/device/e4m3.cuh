@@ -1,4 +1,5 @@
-// Vectors of e4m3 codes: quantising by division, exact decoding. The laws are core/float8_e4m3.h's, bit for bit.
+// Vectors of e4m3 codes: quantising by division, exact decoding. The laws are core/float8_e4m3.h's,
+// bit for bit.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -14,10 +15,11 @@ struct E4M3Code {
   std::uint8_t bits;
 };
 
-// x / scale, correctly rounded, for bf16 x: the remainder of an approximate quotient corrects it. With r = 1 / scale
-// rounded, q = x r, the result q + r (x - q scale) is the rounded quotient for all 128 significands of bf16 and all
-// 2^23 of the scale (tests/kernels/quotient_test.cc), as long as no step leaves the normal numbers. Where one
-// might, |q| lies far beyond 448 and q itself saturates, or far below 2^-10 and becomes 0.
+// x / scale, correctly rounded, for bf16 x: the remainder of an approximate quotient corrects it.
+// With r = 1 / scale rounded, q = x r, the result q + r (x - q scale) is the rounded quotient for
+// all 128 significands of bf16 and all 2^23 of the scale (tests/kernels/quotient_test.cc), as long
+// as no step leaves the normal numbers. Where one might, |q| lies far beyond 448 and q itself
+// saturates, or far below 2^-10 and becomes 0.
 class QuotientByScale {
  public:
   __device__ explicit QuotientByScale(float scale) : scale_(scale) {
@@ -31,7 +33,8 @@ class QuotientByScale {
     const float quotient = __fmul_rn(value, reciprocal_);
     const float remainder = __fmaf_rn(-quotient, scale_, value);
     const float corrected = __fmaf_rn(remainder, reciprocal_, quotient);
-    return fabsf(quotient) < 1024.0F ? corrected : quotient;  // infinities and NaN stay what they are
+    return fabsf(quotient) < 1024.0F ? corrected
+                                     : quotient;  // infinities and NaN stay what they are
   }
 
  private:
@@ -64,7 +67,8 @@ __device__ Vector<E4M3Code, kN> quantize_vector(const Vector<__nv_bfloat16, kN>&
 
 // bf16(code * scale), the product in fp32.
 template <int kN>
-__device__ Vector<__nv_bfloat16, kN> dequantize_vector(const Vector<E4M3Code, kN>& codes, float scale) {
+__device__ Vector<__nv_bfloat16, kN> dequantize_vector(const Vector<E4M3Code, kN>& codes,
+                                                       float scale) {
   Vector<__nv_bfloat16, kN> values;
   if constexpr (kN % 4 == 0) {
 #pragma unroll

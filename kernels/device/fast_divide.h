@@ -1,5 +1,5 @@
-// Division by a divisor known at launch, as one multiplication. Granlund and Montgomery, "Division by
-// Invariant Integers using Multiplication" (1994), for dividends below 2^31.
+// Division by a divisor known at launch, as one multiplication. Granlund and Montgomery, "Division
+// by Invariant Integers using Multiplication" (1994), for dividends below 2^31.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class FastDivisor {
 
   MLADCP_HOST_DEVICE std::uint32_t divisor() const { return divisor_; }
   MLADCP_HOST_DEVICE std::uint32_t quotient(std::uint32_t dividend) const {
-    const auto high = static_cast<std::uint32_t>(
-        (static_cast<std::uint64_t>(dividend) * multiplier_) >> 32);
+    const auto high =
+        static_cast<std::uint32_t>((static_cast<std::uint64_t>(dividend) * multiplier_) >> 32);
     return (high + dividend) >> shift_;
   }
 

@@ -1,5 +1,6 @@
-// The shape of every kernel that moves rows: a block takes a tile of rows, one thread a row works out what its row
-// needs (addresses, weights), then all threads move chunks of the tile, loads before stores.
+// The shape of every kernel that moves rows: a block takes a tile of rows, one thread a row works
+// out what its row needs (addresses, weights), then all threads move chunks of the tile, loads
+// before stores.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,13 @@ inline constexpr int kChunksInFlight = 3;  // a tile of 576-wide rows is 3 x 3 c
 
 // prepare(row) -> Row; load(row_state, chunk) -> value; store(row_state, chunk, value).
 template <typename Row, typename Prepare, typename Load, typename Store>
-__device__ void for_each_chunk(std::int64_t rows, FastDivisor chunks_per_row, const Prepare& prepare,
-                               const Load& load, const Store& store) {
+__device__ void for_each_chunk(std::int64_t rows, FastDivisor chunks_per_row,
+                               const Prepare& prepare, const Load& load, const Store& store) {
   __shared__ Row tile[kTileRows];
   for (std::int64_t first = std::int64_t{blockIdx.x} * kTileRows; first < rows;
        first += std::int64_t{gridDim.x} * kTileRows) {
-    const auto count = static_cast<std::uint32_t>(rows - first < kTileRows ? rows - first : kTileRows);
+    const auto count =
+        static_cast<std::uint32_t>(rows - first < kTileRows ? rows - first : kTileRows);
     __syncthreads();
     if (threadIdx.x < count) tile[threadIdx.x] = prepare(first + threadIdx.x);
     __syncthreads();

@@ -1,5 +1,5 @@
-// The instructions of sm_80 that the attention kernels are made of: asynchronous copies into shared memory,
-// fragment loads, 16-bit matrix products with fp32 accumulators, conversions.
+// The instructions of sm_80 that the attention kernels are made of: asynchronous copies into shared
+// memory, fragment loads, 16-bit matrix products with fp32 accumulators, conversions.
 //
 // Fragments of m16n8k16, lane = 4 * g + t:
 //   a[0] row g, k 2t..2t+1   a[1] row g+8, same k   a[2], a[3] the same rows, k 2t+8..2t+9
@@ -22,7 +22,8 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
 // 16 bytes, or 16 zero bytes when not `valid`; `source` must be a readable address either way.
 __device__ inline void copy_async_16(std::uint32_t destination, const void* source, bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(destination), "l"(source), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(destination), "l"(source),
+               "r"(bytes)
                : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
@@ -46,13 +47,14 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], std::uint
 }
 
 template <typename Element>
-__device__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+__device__ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                             std::uint32_t b1);
 
 template <>
-__device__ inline void multiply_add<__half>(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                            std::uint32_t b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+__device__ inline void multiply_add<__half>(float (&c)[4], const std::uint32_t (&a)[4],
+                                            std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+      "%9}, "
       "{%0, %1, %2, %3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -60,8 +62,8 @@ __device__ inline void multiply_add<__half>(float (&c)[4], const std::uint32_t (
 template <>
 __device__ inline void multiply_add<__nv_bfloat16>(float (&c)[4], const std::uint32_t (&a)[4],
                                                    std::uint32_t b0, std::uint32_t b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, "
       "{%0, %1, %2, %3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

@@ -27,13 +27,15 @@ struct ProjectParams {
 
 // blockIdx: column tile, head, row tile (strided).
 template <typename Out>
-__global__ void __launch_bounds__(kThreads) project_kernel(const __grid_constant__ ProjectParams p) {
+__global__ void __launch_bounds__(kThreads)
+    project_kernel(const __grid_constant__ ProjectParams p) {
   __shared__ float latents[kRows][kDepth];
   __shared__ float weights[kDepth][kColumns];
   const std::int64_t head = blockIdx.y;
   const std::int64_t column = std::int64_t{blockIdx.x} * kColumns + threadIdx.x % kColumns;
   const int first_row = threadIdx.x / kColumns * kRowsPerThread;
-  for (std::int64_t tile = std::int64_t{blockIdx.z} * kRows; tile < p.rows; tile += std::int64_t{gridDim.z} * kRows) {
+  for (std::int64_t tile = std::int64_t{blockIdx.z} * kRows; tile < p.rows;
+       tile += std::int64_t{gridDim.z} * kRows) {
     float sums[kRowsPerThread] = {};
     for (std::int64_t begin = 0; begin < p.depth; begin += kDepth) {
       __syncthreads();
@@ -42,7 +44,8 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const __grid_constant
         const std::int64_t l = begin + i % kDepth;
         latents[i / kDepth][i % kDepth] =
             t < p.rows && l < p.depth
-                ? p.latent[t * p.latent_strides[0] + head * p.latent_strides[1] + l * p.latent_strides[2]]
+                ? p.latent[t * p.latent_strides[0] + head * p.latent_strides[1] +
+                           l * p.latent_strides[2]]
                 : 0.0F;
       }
       for (int i = threadIdx.x; i < kDepth * kColumns; i += kThreads) {
@@ -50,8 +53,8 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const __grid_constant
         const std::int64_t v = std::int64_t{blockIdx.x} * kColumns + i % kColumns;
         weights[i / kColumns][i % kColumns] =
             l < p.depth && v < p.columns
-                ? __bfloat162float(
-                      p.weight[head * p.weight_strides[0] + l * p.weight_strides[1] + v * p.weight_strides[2]])
+                ? __bfloat162float(p.weight[head * p.weight_strides[0] + l * p.weight_strides[1] +
+                                            v * p.weight_strides[2]])
                 : 0.0F;
       }
       __syncthreads();
@@ -65,7 +68,8 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const __grid_constant
     for (int i = 0; i < kRowsPerThread; ++i) {
       const std::int64_t t = tile + first_row + i;
       if (t >= p.rows || column >= p.columns) continue;
-      static_cast<Out*>(p.out)[t * p.out_strides[0] + head * p.out_strides[1] + column * p.out_strides[2]] =
+      static_cast<Out*>(
+          p.out)[t * p.out_strides[0] + head * p.out_strides[1] + column * p.out_strides[2]] =
           from_float<Out>(sums[i]);
     }
   }
@@ -73,7 +77,8 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const __grid_constant
 
 }  // namespace
 
-void launch_project_fp32(const TensorView& out, const TensorView& latent, const TensorView& w_uv, Stream stream) {
+void launch_project_fp32(const TensorView& out, const TensorView& latent, const TensorView& w_uv,
+                         Stream stream) {
   if (out.elements() == 0) return;
   ProjectParams p = {};
   p.out = out.data;
@@ -87,7 +92,8 @@ void launch_project_fp32(const TensorView& out, const TensorView& latent, const 
     p.latent_strides[dim] = latent.strides[dim];
     p.weight_strides[dim] = w_uv.strides[dim];
   }
-  const dim3 grid(static_cast<unsigned>(ceil_div(p.columns, kColumns)), static_cast<unsigned>(latent.shape[1]),
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.columns, kColumns)),
+                  static_cast<unsigned>(latent.shape[1]),
                   static_cast<unsigned>(std::min<std::int64_t>(ceil_div(p.rows, kRows), 65535)));
   const cudaStream_t cuda = cuda_stream(stream);
   if (out.dtype == DType::kF32) {

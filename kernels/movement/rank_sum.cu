@@ -48,8 +48,8 @@ __global__ void rank_sum_kernel(const __grid_constant__ RankSumParams p) {
       for (int dim = 0; dim < kMostDims; ++dim) sum += at[dim] * p.strides[view][dim];
       return sum;
     };
-    Vector<float, kN> sum = convert_vector<float>(
-        load_vector<In, kN>(static_cast<const In*>(p.inputs[0]) + offset(1)));
+    Vector<float, kN> sum =
+        convert_vector<float>(load_vector<In, kN>(static_cast<const In*>(p.inputs[0]) + offset(1)));
     for (int n = 1; n < p.num_inputs; ++n) {
       const auto addend = load_vector<In, kN>(static_cast<const In*>(p.inputs[n]) + offset(n + 1));
 #pragma unroll
@@ -73,8 +73,8 @@ void launch(const RankSumParams& p, bool vectors, cudaStream_t stream) {
 void expect_summable(const TensorView& out, std::span<const TensorView> inputs) {
   if (inputs.empty()) throw InvalidArgument("sum of no tensors into " + describe(out));
   if (inputs.size() > kMostSummedRanks) {
-    throw Unsupported("sum of " + std::to_string(inputs.size()) + " tensors into " +
-                      describe(out) + ": at most " + std::to_string(kMostSummedRanks));
+    throw Unsupported("sum of " + std::to_string(inputs.size()) + " tensors into " + describe(out) +
+                      ": at most " + std::to_string(kMostSummedRanks));
   }
   const auto summable = [](DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; };
   if (!summable(out.dtype)) {

@@ -78,7 +78,8 @@ StridedCopyParams make_params(const TensorView& destination, const TensorView& s
   for (int dim = 0; dim <= last; ++dim) {
     const int from = last - dim;
     const std::int64_t unit = dim == 0 ? 1 : elements_per_word;
-    const std::int64_t extent = dim == 0 ? source.shape[from] / elements_per_word : source.shape[from];
+    const std::int64_t extent =
+        dim == 0 ? source.shape[from] / elements_per_word : source.shape[from];
     p.extents[dim] = FastDivisor(static_cast<std::uint32_t>(extent));
     p.destination_strides[dim] = destination.strides[from] / unit;
     p.source_strides[dim] = source.strides[from] / unit;
@@ -118,10 +119,10 @@ int largest_dim(const TensorView& view) {
 
 void copy_collapsed(const TensorView& destination, const TensorView& source, cudaStream_t stream) {
   if (destination.is_contiguous() && source.is_contiguous()) {
-    check_cuda(cudaMemcpyAsync(destination.data, source.data,
-                               static_cast<std::size_t>(source.bytes()), cudaMemcpyDeviceToDevice,
-                               stream),
-               "cudaMemcpyAsync (strided copy)");
+    check_cuda(
+        cudaMemcpyAsync(destination.data, source.data, static_cast<std::size_t>(source.bytes()),
+                        cudaMemcpyDeviceToDevice, stream),
+        "cudaMemcpyAsync (strided copy)");
     return;
   }
   const auto size = static_cast<std::int64_t>(size_bytes(source.dtype));

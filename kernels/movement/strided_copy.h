@@ -6,8 +6,8 @@
 
 namespace mladcp {
 
-// destination[i, j, ...] = source[i, j, ...], bytes untouched. InvalidArgument when shapes or element
-// sizes differ.
+// destination[i, j, ...] = source[i, j, ...], bytes untouched. InvalidArgument when shapes or
+// element sizes differ.
 void launch_strided_copy(const TensorView& destination, const TensorView& source, Stream stream);
 
 }  // namespace mladcp

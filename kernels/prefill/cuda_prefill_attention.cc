@@ -28,8 +28,9 @@ void expect_attention(const CudaDevice& device, const Attention& a) {
   const std::int64_t heads = a.query.shape[1];
   const std::int64_t keys = a.key.shape[0];
   if (a.query.shape[2] != kPrefillQkDim || a.value.shape[2] != kPrefillValueDim) {
-    throw Unsupported("CUDA prefill attention: query width " + std::to_string(a.query.shape[2]) + ", value width " +
-                      std::to_string(a.value.shape[2]) + "; the kernels are built for 192 and 128");
+    throw Unsupported("CUDA prefill attention: query width " + std::to_string(a.query.shape[2]) +
+                      ", value width " + std::to_string(a.value.shape[2]) +
+                      "; the kernels are built for 192 and 128");
   }
   expect_dtype(a.query, DType::kBF16);
   expect(a.key, DType::kBF16, {keys, heads, kPrefillQkDim});
@@ -41,7 +42,8 @@ void expect_attention(const CudaDevice& device, const Attention& a) {
   expect(a.cu_keys, DType::kI32, a.cu_rows.shape);
   expect_unit_last_stride(a.cu_rows);
   expect_unit_last_stride(a.cu_keys);
-  for (const TensorView& view : {a.query, a.key, a.value}) expect_aligned_rows(view, 8, "CUDA prefill attention");
+  for (const TensorView& view : {a.query, a.key, a.value})
+    expect_aligned_rows(view, 8, "CUDA prefill attention");
   expect_aligned_rows(a.out, 2, "CUDA prefill attention");
   if (heads > 65535) throw Unsupported("CUDA prefill attention: more than 65535 heads");
 }
@@ -72,8 +74,9 @@ PrefillParams make_params(const Attention& a, std::int64_t max_rows, float softm
 }  // namespace
 
 void CudaAttentionOps::causal(const TensorView& out, const TensorView& lse, const TensorView& query,
-                              const TensorView& key, const TensorView& value, const TensorView& cu_rows,
-                              std::int64_t max_rows, float softmax_scale, Stream stream) {
+                              const TensorView& key, const TensorView& value,
+                              const TensorView& cu_rows, std::int64_t max_rows, float softmax_scale,
+                              Stream stream) {
   const Attention attention = {out, lse, query, key, value, cu_rows, cu_rows};
   expect_attention(device_, attention);
   expect_shape(key, query.shape);
@@ -81,10 +84,11 @@ void CudaAttentionOps::causal(const TensorView& out, const TensorView& lse, cons
   launch_prefill_attention(make_params(attention, max_rows, softmax_scale), true, stream);
 }
 
-void CudaAttentionOps::context(const TensorView& out, const TensorView& lse, const TensorView& query,
-                               const TensorView& key, const TensorView& value, const TensorView& cu_rows,
-                               std::int64_t max_rows, const TensorView& cu_context, float softmax_scale,
-                               Stream stream) {
+void CudaAttentionOps::context(const TensorView& out, const TensorView& lse,
+                               const TensorView& query, const TensorView& key,
+                               const TensorView& value, const TensorView& cu_rows,
+                               std::int64_t max_rows, const TensorView& cu_context,
+                               float softmax_scale, Stream stream) {
   const Attention attention = {out, lse, query, key, value, cu_rows, cu_context};
   expect_attention(device_, attention);
   const DeviceGuard guard(device_.index());

@@ -1,5 +1,6 @@
-// One CTA: 64 rows of one head of one request, four warps of 16 rows; blocks of 64 keys, double buffered. Scores, the
-// online softmax and the output stay in a warp's registers; the accumulators of Q K^T are the fragments of P V.
+// One CTA: 64 rows of one head of one request, four warps of 16 rows; blocks of 64 keys, double
+// buffered. Scores, the online softmax and the output stay in a warp's registers; the accumulators
+// of Q K^T are the fragments of P V.
 #include <algorithm>
 
 #include "kernels/device/cuda_error.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kRows = 64;
 constexpr int kKeys = 64;
-constexpr int kQkChunks = kPrefillQkDim / 8;        // of 16 bytes in a row
+constexpr int kQkChunks = kPrefillQkDim / 8;  // of 16 bytes in a row
 constexpr int kValueChunks = kPrefillValueDim / 8;
 constexpr int kQueryBytes = kRows * kPrefillQkDim * 2;
 constexpr int kKeyBytes = kKeys * kPrefillQkDim * 2;
@@ -33,7 +34,8 @@ __device__ std::uint32_t chunk_address(std::uint32_t base, int row, int chunk) {
 
 // Rows first .. first + 63 of one head; rows at or beyond `end` become zeros.
 template <int kChunks>
-__device__ void start_tile(std::uint32_t base, const __nv_bfloat16* source, std::int64_t stride, int first, int end) {
+__device__ void start_tile(std::uint32_t base, const __nv_bfloat16* source, std::int64_t stride,
+                           int first, int end) {
 #pragma unroll
   for (int i = 0; i < 64 * kChunks / kThreads; ++i) {
     const int item = threadIdx.x + i * kThreads;
@@ -50,9 +52,10 @@ struct Softmax {
   float sum[2] = {0.0F, 0.0F};                // this lane's keys
 };
 
-// Masks s, turns it into probabilities, rescales `out`. `visible` counts keys of the block that rows g, g + 8 may see.
-__device__ void update(Softmax& state, float (&s)[kKeyTiles][4], float (&out)[kValueTiles][4], const int (&visible)[2],
-                       float scale) {
+// Masks s, turns it into probabilities, rescales `out`. `visible` counts keys of the block that
+// rows g, g + 8 may see.
+__device__ void update(Softmax& state, float (&s)[kKeyTiles][4], float (&out)[kValueTiles][4],
+                       const int (&visible)[2], float scale) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -106,9 +109,10 @@ __device__ void attend_tile(const PrefillParams& p, std::int64_t request, std::u
 
   const auto* query = static_cast<const __nv_bfloat16*>(p.query) + first_row * p.query_strides[0] +
                       head * p.query_strides[1];
-  const auto* key = static_cast<const __nv_bfloat16*>(p.key) + first_key * p.key_strides[0] + head * p.key_strides[1];
-  const auto* value =
-      static_cast<const __nv_bfloat16*>(p.value) + first_key * p.value_strides[0] + head * p.value_strides[1];
+  const auto* key = static_cast<const __nv_bfloat16*>(p.key) + first_key * p.key_strides[0] +
+                    head * p.key_strides[1];
+  const auto* value = static_cast<const __nv_bfloat16*>(p.value) + first_key * p.value_strides[0] +
+                      head * p.value_strides[1];
   const auto start_block = [&](int block) {
     const std::uint32_t stage = shared + kQueryBytes + (block & 1) * kStageBytes;
     start_tile<kQkChunks>(stage, key, p.key_strides[0], block * kKeys, keys);
@@ -134,7 +138,8 @@ __device__ void attend_tile(const PrefillParams& p, std::int64_t request, std::u
     if (block == 0) {
 #pragma unroll
       for (int step = 0; step < kPrefillQkDim / 16; ++step) {
-        load_matrices(a[step], chunk_address<kQkChunks>(shared, 16 * warp + (lane & 15), 2 * step + (lane >> 4)));
+        load_matrices(a[step], chunk_address<kQkChunks>(shared, 16 * warp + (lane & 15),
+                                                        2 * step + (lane >> 4)));
       }
     }
     if (block + 1 < blocks) start_block(block + 1);
@@ -147,8 +152,9 @@ __device__ void attend_tile(const PrefillParams& p, std::int64_t request, std::u
 #pragma unroll
       for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
         std::uint32_t b[4];
-        load_matrices(b, chunk_address<kQkChunks>(key_base, 16 * pair + (lane >> 4) * 8 + (lane & 7),
-                                                  2 * step + ((lane >> 3) & 1)));
+        load_matrices(b,
+                      chunk_address<kQkChunks>(key_base, 16 * pair + (lane >> 4) * 8 + (lane & 7),
+                                               2 * step + ((lane >> 3) & 1)));
         multiply_add<__nv_bfloat16>(s[2 * pair], a[step], b[0], b[1]);
         multiply_add<__nv_bfloat16>(s[2 * pair + 1], a[step], b[2], b[3]);
       }
@@ -167,8 +173,9 @@ __device__ void attend_tile(const PrefillParams& p, std::int64_t request, std::u
 #pragma unroll
       for (int pair = 0; pair < kValueTiles / 2; ++pair) {
         std::uint32_t b[4];
-        load_matrices_transposed(b, chunk_address<kValueChunks>(value_base, 16 * step + ((lane >> 3) & 1) * 8 + (lane & 7),
-                                                                2 * pair + (lane >> 4)));
+        load_matrices_transposed(b, chunk_address<kValueChunks>(
+                                        value_base, 16 * step + ((lane >> 3) & 1) * 8 + (lane & 7),
+                                        2 * pair + (lane >> 4)));
         multiply_add<__nv_bfloat16>(out[2 * pair], probabilities, b[0], b[1]);
         multiply_add<__nv_bfloat16>(out[2 * pair + 1], probabilities, b[2], b[3]);
       }
@@ -199,7 +206,8 @@ __device__ void attend_tile(const PrefillParams& p, std::int64_t request, std::u
 }
 
 template <bool kCausal>
-__global__ void __launch_bounds__(kThreads) prefill_attention_kernel(const __grid_constant__ PrefillParams p) {
+__global__ void __launch_bounds__(kThreads)
+    prefill_attention_kernel(const __grid_constant__ PrefillParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   for (std::int64_t request = blockIdx.z; request < p.requests; request += gridDim.z) {
     __syncthreads();  // the former request is done with shared memory
@@ -210,9 +218,11 @@ __global__ void __launch_bounds__(kThreads) prefill_attention_kernel(const __gri
 template <bool kCausal>
 void launch(const PrefillParams& p, cudaStream_t stream) {
   const auto kernel = prefill_attention_kernel<kCausal>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-             "cudaFuncSetAttribute (prefill_attention_kernel)");
-  const dim3 grid(static_cast<unsigned>((p.max_rows + kRows - 1) / kRows), static_cast<unsigned>(p.heads),
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+      "cudaFuncSetAttribute (prefill_attention_kernel)");
+  const dim3 grid(static_cast<unsigned>((p.max_rows + kRows - 1) / kRows),
+                  static_cast<unsigned>(p.heads),
                   static_cast<unsigned>(std::min<std::int64_t>(p.requests, 65535)));
   kernel<<<grid, kThreads, kSharedBytes, stream>>>(p);
   check_launch("prefill_attention_kernel");

@@ -1,4 +1,5 @@
-// Attention of chunked prefill: new tokens to themselves (causal), new tokens to a chunk of context (unmasked).
+// Attention of chunked prefill: new tokens to themselves (causal), new tokens to a chunk of context
+// (unmasked).
 #pragma once
 
 #include <cstdint>
@@ -10,13 +11,14 @@ namespace mladcp {
 inline constexpr int kPrefillQkDim = 192;     // P + R
 inline constexpr int kPrefillValueDim = 128;  // Vd
 
-// Rows of heads: strides in elements, the last dim dense. LSE natural, -inf where a request has no keys (out 0 then).
+// Rows of heads: strides in elements, the last dim dense. LSE natural, -inf where a request has no
+// keys (out 0 then).
 struct PrefillParams {
-  float* out;    // [M, H, 128]
-  float* lse;    // [M, H]
-  const void* query;  // [M, H, 192] bf16
-  const void* key;    // [K, H, 192] bf16
-  const void* value;  // [K, H, 128] bf16
+  float* out;                   // [M, H, 128]
+  float* lse;                   // [M, H]
+  const void* query;            // [M, H, 192] bf16
+  const void* key;              // [K, H, 192] bf16
+  const void* value;            // [K, H, 128] bf16
   std::int64_t out_strides[2];  // of row and head
   std::int64_t lse_strides[2];
   std::int64_t query_strides[2];

@@ -23,7 +23,8 @@ struct ConcatParams {
 };
 
 template <typename Out, int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm) concat_kernel(const __grid_constant__ ConcatParams p) {
+__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+    concat_kernel(const __grid_constant__ ConcatParams p) {
   join_rows<Out, kN>(p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
     const std::int64_t t = row / p.heads;
     const std::int64_t h = row % p.heads;
@@ -48,8 +49,8 @@ void launch(ConcatParams p, const TensorView& out, std::int64_t latent, cudaStre
 
 }  // namespace
 
-void launch_concat(const TensorView& out, const TensorView& latent, const TensorView& rope, float q_scale,
-                   Stream stream) {
+void launch_concat(const TensorView& out, const TensorView& latent, const TensorView& rope,
+                   float q_scale, Stream stream) {
   if (out.elements() == 0) return;
   ConcatParams p = {};
   p.out = out.data;

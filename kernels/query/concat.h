@@ -6,9 +6,9 @@
 
 namespace mladcp {
 
-// out[t, h, :] = [latent[t, h, :] | rope[t, h, :]]; out e4m3: divided by q_scale, rounded, saturated. Shapes as in
-// QueryOps, checked by the caller.
-void launch_concat(const TensorView& out, const TensorView& latent, const TensorView& rope, float q_scale,
-                   Stream stream);
+// out[t, h, :] = [latent[t, h, :] | rope[t, h, :]]; out e4m3: divided by q_scale, rounded,
+// saturated. Shapes as in QueryOps, checked by the caller.
+void launch_concat(const TensorView& out, const TensorView& latent, const TensorView& rope,
+                   float q_scale, Stream stream);
 
 }  // namespace mladcp

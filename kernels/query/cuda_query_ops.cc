@@ -19,8 +19,8 @@ void expect_projection(const CudaDevice& device, const TensorView& out, const Te
   expect_shape(out, {in.shape[0], in.shape[1], weight.shape[2]});
 }
 
-void expect_concatenation(const CudaDevice& device, const TensorView& out, DType dtype, const TensorView& latent,
-                          const TensorView& rope) {
+void expect_concatenation(const CudaDevice& device, const TensorView& out, DType dtype,
+                          const TensorView& latent, const TensorView& rope) {
   expect_on(device, {out, latent, rope});
   expect_dims(latent, 3);
   expect_dims(rope, 3);
@@ -32,7 +32,8 @@ void expect_concatenation(const CudaDevice& device, const TensorView& out, DType
 
 }  // namespace
 
-void CudaQueryOps::absorb(const TensorView& out, const TensorView& q_nope, const TensorView& w_uk, Stream stream) {
+void CudaQueryOps::absorb(const TensorView& out, const TensorView& q_nope, const TensorView& w_uk,
+                          Stream stream) {
   expect_projection(device_, out, q_nope, w_uk);
   expect_dtype(out, DType::kBF16);
   expect_dtype(q_nope, DType::kBF16);
@@ -40,21 +41,22 @@ void CudaQueryOps::absorb(const TensorView& out, const TensorView& q_nope, const
   blas_.multiply(out.transposed(0, 1), q_nope.transposed(0, 1), w_uk, stream);
 }
 
-void CudaQueryOps::concat(const TensorView& out, const TensorView& latent, const TensorView& rope, Stream stream) {
+void CudaQueryOps::concat(const TensorView& out, const TensorView& latent, const TensorView& rope,
+                          Stream stream) {
   expect_concatenation(device_, out, DType::kBF16, latent, rope);
   const DeviceGuard guard(device_.index());
   launch_concat(out, latent, rope, 1.0F, stream);
 }
 
-void CudaQueryOps::concat_quantize(const TensorView& out, const TensorView& latent, const TensorView& rope,
-                                   float q_scale, Stream stream) {
+void CudaQueryOps::concat_quantize(const TensorView& out, const TensorView& latent,
+                                   const TensorView& rope, float q_scale, Stream stream) {
   expect_concatenation(device_, out, DType::kE4M3, latent, rope);
   const DeviceGuard guard(device_.index());
   launch_concat(out, latent, rope, q_scale, stream);
 }
 
-void CudaQueryOps::project_value(const TensorView& out, const TensorView& latent, const TensorView& w_uv,
-                                 Stream stream) {
+void CudaQueryOps::project_value(const TensorView& out, const TensorView& latent,
+                                 const TensorView& w_uv, Stream stream) {
   expect_projection(device_, out, latent, w_uv);
   expect_fp32_or_bf16(out);
   expect_fp32_or_bf16(latent);
@@ -66,8 +68,9 @@ void CudaQueryOps::project_value(const TensorView& out, const TensorView& latent
   }
 }
 
-void CudaQueryOps::project_keys_values(const TensorView& key, const TensorView& value, const TensorView& rows,
-                                       const TensorView& w_uk, const TensorView& w_uv, Stream stream) {
+void CudaQueryOps::project_keys_values(const TensorView& key, const TensorView& value,
+                                       const TensorView& rows, const TensorView& w_uk,
+                                       const TensorView& w_uv, Stream stream) {
   expect_on(device_, {key, value, rows, w_uk, w_uv});
   expect_dims(w_uk, 3);
   expect_dims(rows, 2);
@@ -92,7 +95,8 @@ void CudaQueryOps::project_keys_values(const TensorView& key, const TensorView& 
   const TensorView by_head = key.transposed(0, 1);
   blas_.multiply(by_head.narrow(2, 0, nope), latents, w_uk.transposed(1, 2), stream);
   blas_.multiply(value.transposed(0, 1), latents, w_uv, stream);
-  launch_strided_copy(key.narrow(2, nope, rope), shared.narrow(2, latent, rope).transposed(0, 1), stream);
+  launch_strided_copy(key.narrow(2, nope, rope), shared.narrow(2, latent, rope).transposed(0, 1),
+                      stream);
 }
 
 }  // namespace mladcp

@@ -1,4 +1,5 @@
-// Rows made of a latent and a RoPE part: what concatenating a query and writing the cache have in common.
+// Rows made of a latent and a RoPE part: what concatenating a query and writing the cache have in
+// common.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,16 +22,18 @@ struct JoinedRow {
 
 // chunks_per_row = (L + R) / kN; address(row) -> JoinedRow. Out is bf16 or E4M3Code.
 template <typename Out, int kN, typename Address>
-__device__ void join_rows(std::int64_t rows, FastDivisor chunks_per_row, std::uint32_t latent_chunks, float scale,
-                          const Address& address) {
+__device__ void join_rows(std::int64_t rows, FastDivisor chunks_per_row,
+                          std::uint32_t latent_chunks, float scale, const Address& address) {
   using Row = JoinedRow<Out>;
   const QuotientByScale quotient(scale);
   for_each_chunk<Row>(
       rows, chunks_per_row, address,
       [&](const Row& row, std::uint32_t chunk) {
-        const __nv_bfloat16* source =
-            chunk < latent_chunks ? row.latent + chunk * kN : row.rope + (chunk - latent_chunks) * kN;
-        return row.out != nullptr ? load_vector<__nv_bfloat16, kN>(source) : Vector<__nv_bfloat16, kN>{};
+        const __nv_bfloat16* source = chunk < latent_chunks
+                                          ? row.latent + chunk * kN
+                                          : row.rope + (chunk - latent_chunks) * kN;
+        return row.out != nullptr ? load_vector<__nv_bfloat16, kN>(source)
+                                  : Vector<__nv_bfloat16, kN>{};
       },
       [&](const Row& row, std::uint32_t chunk, const Vector<__nv_bfloat16, kN>& values) {
         if (row.out == nullptr) return;

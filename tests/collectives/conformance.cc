@@ -12,13 +12,13 @@ constexpr DType kAllDTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::k
                                 DType::kI32, DType::kI64, DType::kBytes};
 constexpr Layout kAllLayouts[] = {Layout::kDense, Layout::kPadded, Layout::kTransposed};
 
-// Runs all cases on one group; the first finding of a rank ends its work, but never its collectives.
+// Runs all cases on one group; the first finding of a rank ends its work, but never its
+// collectives.
 RankBody check_all(const std::vector<CollectiveCase>& cases) {
   return [cases](RankUnderTest& rank) {
     std::string findings;
     for (const CollectiveCase& test_case : cases) {
-      const std::string finding =
-          check_case(test_case, rank.collective, rank.device, rank.stream);
+      const std::string finding = check_case(test_case, rank.collective, rank.device, rank.stream);
       if (findings.empty()) findings = finding;
     }
     return findings;
@@ -45,7 +45,8 @@ TEST_P(CollectiveConformance, KnowsRankAndWorldSize) {
 
 TEST_P(CollectiveConformance, AllGatherPutsRankBlocksSideBySideOnAnyAxis) {
   std::vector<CollectiveCase> cases;
-  for (const Shape& shape : {Shape{7}, Shape{3, 5}, Shape{3, 2, 5}, Shape{1, 4, 3}, Shape{2, 3, 1, 5}}) {
+  for (const Shape& shape :
+       {Shape{7}, Shape{3, 5}, Shape{3, 2, 5}, Shape{1, 4, 3}, Shape{2, 3, 1, 5}}) {
     for (int dim = -shape.rank(); dim < shape.rank(); ++dim) {
       cases.push_back({CollectiveOp::kAllGather, shape, dim, DType::kBF16});
     }
@@ -79,7 +80,8 @@ TEST_P(CollectiveConformance, AllGatherTakesStridedTensors) {
 TEST_P(CollectiveConformance, ReduceScatterKeepsTheOwnSliceOfTheSumOnAnyAxis) {
   std::vector<CollectiveCase> cases;
   const std::int64_t n = group_->world_size();
-  for (const Shape& shape : {Shape{3 * n}, Shape{n, 5}, Shape{2 * n, 3, n}, Shape{n, 2 * n, 3 * n}}) {
+  for (const Shape& shape :
+       {Shape{3 * n}, Shape{n, 5}, Shape{2 * n, 3, n}, Shape{n, 2 * n, 3 * n}}) {
     for (int dim = -shape.rank(); dim < shape.rank(); ++dim) {
       const int axis = dim < 0 ? dim + shape.rank() : dim;
       if (shape[axis] % n != 0) continue;
@@ -97,7 +99,11 @@ TEST_P(CollectiveConformance, ReduceScatterTakesStridedTensors) {
   for (const Layout in_layout : kAllLayouts) {
     for (const Layout out_layout : kAllLayouts) {
       for (const int dim : {1, 2}) {
-        cases.push_back({CollectiveOp::kReduceScatter, {3, n, 2 * n}, dim, DType::kBF16, in_layout,
+        cases.push_back({CollectiveOp::kReduceScatter,
+                         {3, n, 2 * n},
+                         dim,
+                         DType::kBF16,
+                         in_layout,
                          out_layout});
       }
     }
@@ -115,8 +121,7 @@ TEST_P(CollectiveConformance, AllToAllSwapsBlocks) {
   }
   for (const Layout in_layout : kAllLayouts) {
     for (const Layout out_layout : kAllLayouts) {
-      cases.push_back(
-          {CollectiveOp::kAllToAll, {n, 3, 5}, 0, DType::kE4M3, in_layout, out_layout});
+      cases.push_back({CollectiveOp::kAllToAll, {n, 3, 5}, 0, DType::kE4M3, in_layout, out_layout});
     }
   }
   run(check_all(cases));
@@ -201,32 +206,24 @@ TEST_P(CollectiveConformance, RefusesWhatTheLawsForbid) {
     const Tensor odd_out = tensor(DType::kF32, {2, 4}, "odd_out");
     const Tensor scalar = tensor(DType::kF32, {n + 1}, "blocks");
     const Stream stream = rank.stream;
-    expect_refusal("a wrong output shape", "wider bf16", [&] {
-      collective.all_gather(wider, in, 1, stream, "query");
-    });
-    expect_refusal("a dim that does not exist", "dim 3", [&] {
-      collective.all_gather(gathered, in, 3, stream, "query");
-    });
-    expect_refusal("a dim below -rank", "dim -4", [&] {
-      collective.all_gather(gathered, in, -4, stream, "query");
-    });
-    expect_refusal("two dtypes", "one dtype", [&] {
-      collective.all_gather(gathered_f32, in, 1, stream, "query");
-    });
-    expect_refusal("a sum of FP8 codes", "codes e4m3", [&] {
-      collective.reduce_scatter(codes_out, codes, 0, stream, "output");
-    });
-    expect_refusal("a sum of bytes", "raw bytes", [&] {
-      collective.reduce_scatter(bytes_out, bytes, 0, stream, "output");
-    });
+    expect_refusal("a wrong output shape", "wider bf16",
+                   [&] { collective.all_gather(wider, in, 1, stream, "query"); });
+    expect_refusal("a dim that does not exist", "dim 3",
+                   [&] { collective.all_gather(gathered, in, 3, stream, "query"); });
+    expect_refusal("a dim below -rank", "dim -4",
+                   [&] { collective.all_gather(gathered, in, -4, stream, "query"); });
+    expect_refusal("two dtypes", "one dtype",
+                   [&] { collective.all_gather(gathered_f32, in, 1, stream, "query"); });
+    expect_refusal("a sum of FP8 codes", "codes e4m3",
+                   [&] { collective.reduce_scatter(codes_out, codes, 0, stream, "output"); });
+    expect_refusal("a sum of bytes", "raw bytes",
+                   [&] { collective.reduce_scatter(bytes_out, bytes, 0, stream, "output"); });
     if (n > 1) {
-      expect_refusal("an indivisible axis", "not divisible", [&] {
-        collective.reduce_scatter(odd_out, odd, 0, stream, "output");
-      });
+      expect_refusal("an indivisible axis", "not divisible",
+                     [&] { collective.reduce_scatter(odd_out, odd, 0, stream, "output"); });
     }
-    expect_refusal("blocks for too many ranks", "'lse' on rank", [&] {
-      collective.all_to_all(scalar, scalar, stream, "lse");
-    });
+    expect_refusal("blocks for too many ranks", "'lse' on rank",
+                   [&] { collective.all_to_all(scalar, scalar, stream, "lse"); });
     const std::string afterwards =
         check_case({CollectiveOp::kAllGather, {3, 2}, 1}, collective, rank.device, stream);
     return findings + afterwards;

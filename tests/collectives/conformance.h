@@ -1,5 +1,6 @@
 // The contract of core/collective.h as one suite, run on every implementation:
-//   INSTANTIATE_TEST_SUITE_P(InProcess, CollectiveConformance, testing::ValuesIn(cases), case_name);
+//   INSTANTIATE_TEST_SUITE_P(InProcess, CollectiveConformance, testing::ValuesIn(cases),
+//   case_name);
 #pragma once
 
 #include <gtest/gtest.h>

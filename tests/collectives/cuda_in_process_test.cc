@@ -42,8 +42,8 @@ class OneCardUnderTest final : public GroupUnderTest {
 std::vector<GroupCase> cases() {
   std::vector<GroupCase> result;
   for (const int n : {1, 2, 3, 8}) {
-    result.push_back({"OneCard" + std::to_string(n),
-                      [n] { return std::make_unique<OneCardUnderTest>(n); }});
+    result.push_back(
+        {"OneCard" + std::to_string(n), [n] { return std::make_unique<OneCardUnderTest>(n); }});
   }
   return result;
 }

@@ -22,7 +22,8 @@ constexpr Stream kHostStream{};
 
 Tensor iota(const Shape& shape) {
   Tensor tensor(host_device(), DType::kF32, shape, "iota");
-  for (std::int64_t i = 0; i < element_count(shape); ++i) tensor.as<float>()[i] = static_cast<float>(i);
+  for (std::int64_t i = 0; i < element_count(shape); ++i)
+    tensor.as<float>()[i] = static_cast<float>(i);
   return tensor;
 }
 

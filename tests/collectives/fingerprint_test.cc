@@ -70,7 +70,8 @@ TEST(ValidatingCollective, NamesTheDifferenceBeforeTheCallIsMade) {
     run();
     FAIL() << "nobody noticed";
   } catch (const RankMismatch& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("rank 1 against rank 0: in_shape [4] against [3]"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("rank 1 against rank 0: in_shape [4] against [3]"));
   }
 }
 

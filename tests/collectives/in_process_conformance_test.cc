@@ -75,8 +75,8 @@ std::unique_ptr<GroupUnderTest> validated_group(int world_size) {
 std::vector<GroupCase> cases() {
   std::vector<GroupCase> result;
   for (const int n : {1, 2, 3, 4, 8}) {
-    result.push_back({"InProcess" + std::to_string(n),
-                      [n] { return std::make_unique<InProcessUnderTest>(n); }});
+    result.push_back(
+        {"InProcess" + std::to_string(n), [n] { return std::make_unique<InProcessUnderTest>(n); }});
   }
   result.push_back({"Recorded3", [] { return recorded_group(3); }});
   result.push_back({"Validated3", [] { return validated_group(3); }});

@@ -51,8 +51,7 @@ void gather(Collective& collective, std::int64_t tokens = 3, const char* stage =
 }
 
 // The outcome of each rank's body; exceptions end here, so that every rank's own is seen.
-std::vector<Outcome> outcomes(InProcessGroup& group,
-                              const std::function<void(Collective&)>& body) {
+std::vector<Outcome> outcomes(InProcessGroup& group, const std::function<void(Collective&)>& body) {
   std::vector<Outcome> result(static_cast<std::size_t>(group.world_size()));
   const Outcome whole = outcome_of([&] {
     group.run([&](Collective& collective) {
@@ -104,10 +103,11 @@ TEST(InProcessGroup, DifferingCallsGiveOneMessageToAll) {
   });
   for (const Outcome& outcome : seen) {
     EXPECT_EQ(outcome.kind, "RankMismatch");
-    EXPECT_EQ(outcome.message,
-              "ranks disagree: ranks 0, 2 call all_gather #1 'output' dim 1 bytes [3, 2] -> [3, 6]; "
-              "rank 1 calls all_gather #1 'lse' dim 1 bytes [3, 2] -> [3, 6]; "
-              "rank 1 against rank 0: stage lse against output");
+    EXPECT_EQ(
+        outcome.message,
+        "ranks disagree: ranks 0, 2 call all_gather #1 'output' dim 1 bytes [3, 2] -> [3, 6]; "
+        "rank 1 calls all_gather #1 'lse' dim 1 bytes [3, 2] -> [3, 6]; "
+        "rank 1 against rank 0: stage lse against output");
   }
   EXPECT_THROW(group.run([](Collective&) {}), RankMismatch);
 }
@@ -149,9 +149,9 @@ TEST(InProcessGroup, ThrowingRankAbortsTheOthersWithItsMessage) {
 TEST(InProcessGroup, RunThrowsTheErrorThatCameFirstNotItsEchoes) {
   InProcessGroup group(4, kShortWait);
   EXPECT_THROW(group.run([](Collective& collective) {
-                 if (collective.rank() == 3) throw Unsupported("no such combine");
-                 gather(collective);
-               }),
+    if (collective.rank() == 3) throw Unsupported("no such combine");
+    gather(collective);
+  }),
                Unsupported);
   EXPECT_THROW(group.run([](Collective&) {}), AbortedByPeer);
 }
@@ -159,14 +159,14 @@ TEST(InProcessGroup, RunThrowsTheErrorThatCameFirstNotItsEchoes) {
 TEST(InProcessGroup, RefusedCallOnOneRankAbortsTheOthers) {
   InProcessGroup group(2, {std::chrono::seconds(60)});
   EXPECT_THROW(group.run([](Collective& collective) {
-                 const Tensor in(host_device(), DType::kE4M3, {4, 2}, "codes");
-                 const Tensor out(host_device(), DType::kE4M3, {2, 2}, "sum");
-                 if (collective.rank() == 0) {
-                   collective.reduce_scatter(out, in, 0, kHostStream, "output");
-                 } else {
-                   gather(collective);
-                 }
-               }),
+    const Tensor in(host_device(), DType::kE4M3, {4, 2}, "codes");
+    const Tensor out(host_device(), DType::kE4M3, {2, 2}, "sum");
+    if (collective.rank() == 0) {
+      collective.reduce_scatter(out, in, 0, kHostStream, "output");
+    } else {
+      gather(collective);
+    }
+  }),
                InvalidArgument);
 }
 
@@ -234,7 +234,8 @@ TEST(InProcessGroupStress, SixteenRanksMakeTenThousandMixedCalls) {
           }
           collective.all_to_all(swapped, blocks, kHostStream, "lse");
           for (int k = 0; k < 2 * kRanks; ++k) {
-            wrong += swapped.as<float>()[k] != static_cast<float>(100 * (k / 2) + 2 * r + k % 2 + i);
+            wrong +=
+                swapped.as<float>()[k] != static_cast<float>(100 * (k / 2) + 2 * r + k % 2 + i);
           }
       }
     }

@@ -34,8 +34,11 @@ TEST(LaunchEnvironment, IsNothingWithoutALauncher) {
 }
 
 TEST(LaunchEnvironment, ReadsTorchrunStyleVariables) {
-  Variables variables = {{"RANK", "5"},          {"WORLD_SIZE", "8"},      {"LOCAL_RANK", "1"},
-                         {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "1234"}};
+  Variables variables = {{"RANK", "5"},
+                         {"WORLD_SIZE", "8"},
+                         {"LOCAL_RANK", "1"},
+                         {"MASTER_ADDR", "10.0.0.1"},
+                         {"MASTER_PORT", "1234"}};
   const auto environment = launched_with(variables);
   ASSERT_TRUE(environment.has_value());
   EXPECT_EQ(environment->rank, 5);
@@ -60,9 +63,11 @@ TEST(LaunchEnvironment, ReadsOpenMpisVariables) {
 
 TEST(LaunchEnvironment, TakesSlurmsFirstNode) {
   Variables variables = {{"SLURM_PROCID", "9"}, {"SLURM_NTASKS", "16"}, {"SLURM_LOCALID", "1"}};
-  const std::map<std::string, std::string> first_of = {
-      {"gpu[03-05,9],other", "gpu03"}, {"gpu03,gpu04", "gpu03"}, {"gpu[7]", "gpu7"},
-      {"login,gpu[1-2]", "login"},     {"solo", "solo"}};
+  const std::map<std::string, std::string> first_of = {{"gpu[03-05,9],other", "gpu03"},
+                                                       {"gpu03,gpu04", "gpu03"},
+                                                       {"gpu[7]", "gpu7"},
+                                                       {"login,gpu[1-2]", "login"},
+                                                       {"solo", "solo"}};
   for (const auto& [nodes, first] : first_of) {
     variables["SLURM_STEP_NODELIST"] = nodes;
     EXPECT_EQ(launched_with(variables)->root_address, first) << nodes;
@@ -72,8 +77,11 @@ TEST(LaunchEnvironment, TakesSlurmsFirstNode) {
 }
 
 TEST(LaunchEnvironment, RefusalsNameVariableValueAndRemedy) {
-  const Variables good = {{"RANK", "1"},       {"WORLD_SIZE", "2"},  {"LOCAL_RANK", "1"},
-                          {"MASTER_ADDR", "a"}, {"MASTER_PORT", "80"}};
+  const Variables good = {{"RANK", "1"},
+                          {"WORLD_SIZE", "2"},
+                          {"LOCAL_RANK", "1"},
+                          {"MASTER_ADDR", "a"},
+                          {"MASTER_PORT", "80"}};
   EXPECT_EQ(refusal(good), "accepted");
   const auto with = [&good](const char* variable, const char* value) {
     Variables variables = good;
@@ -89,8 +97,7 @@ TEST(LaunchEnvironment, RefusalsNameVariableValueAndRemedy) {
   EXPECT_EQ(with("MASTER_ADDR", ""), "MASTER_ADDR = '': must be the host of rank 0");
   Variables variables = good;
   variables.erase("MASTER_ADDR");
-  EXPECT_EQ(refusal(variables),
-            "MASTER_ADDR = '': set it to the host of rank 0, on every process");
+  EXPECT_EQ(refusal(variables), "MASTER_ADDR = '': set it to the host of rank 0, on every process");
   variables = good;
   variables.erase("LOCAL_RANK");
   EXPECT_EQ(refusal(variables), "LOCAL_RANK = '': must be a number in [0, 1], but is not set");

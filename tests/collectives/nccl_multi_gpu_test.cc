@@ -1,4 +1,5 @@
-// NCCL between GPUs: the contract, graphs, failures (fault 37 of docs/faults.md), and one process a GPU.
+// NCCL between GPUs: the contract, graphs, failures (fault 37 of docs/faults.md), and one process a
+// GPU.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -107,8 +108,10 @@ TEST(NcclFailures, ValidatedMismatchGivesOneMessageToBoth) {
     gather(validated, "context", 3 + rank.collective.rank());
   });
   EXPECT_EQ(seen.messages[0], seen.messages[1]);
-  EXPECT_THAT(seen.messages[0], HasSubstr("RankMismatch ranks disagree: rank 0 calls all_gather #1"));
-  EXPECT_THAT(seen.messages[0], HasSubstr("rank 1 against rank 0: in_shape [4, 64] against [3, 64]"));
+  EXPECT_THAT(seen.messages[0],
+              HasSubstr("RankMismatch ranks disagree: rank 0 calls all_gather #1"));
+  EXPECT_THAT(seen.messages[0],
+              HasSubstr("rank 1 against rank 0: in_shape [4, 64] against [3, 64]"));
 }
 
 TEST(NcclFailures, ThrowingRankAbortsItsPeer) {
@@ -117,14 +120,14 @@ TEST(NcclFailures, ThrowingRankAbortsItsPeer) {
   std::string peer = "nothing";
   const Clock::time_point begin = Clock::now();
   EXPECT_THROW(group.run([&](Collective& collective) {
-                 const int r = collective.rank();
-                 if (r == 1) throw Unsupported("no such combine");
-                 try {
-                   gather({collective, cards.device(0), cards.stream(0)});
-                 } catch (const AbortedByPeer& error) {
-                   peer = error.what();
-                 }
-               }),
+    const int r = collective.rank();
+    if (r == 1) throw Unsupported("no such combine");
+    try {
+      gather({collective, cards.device(0), cards.stream(0)});
+    } catch (const AbortedByPeer& error) {
+      peer = error.what();
+    }
+  }),
                Unsupported);
   EXPECT_THAT(peer, HasSubstr("rank 1 failed: no such combine"));
   EXPECT_LT(Clock::now() - begin, seconds(20));
@@ -162,7 +165,8 @@ TEST(NcclGraphs, CollectivesAreCaptured) {
     check_cuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
     for (int replay = 1; replay < 4; ++replay) {
       std::vector<float> values(kTokens * 2);
-      for (int i = 0; i < kTokens * 2; ++i) values[i] = static_cast<float>(100 * r + 10 * replay + i);
+      for (int i = 0; i < kTokens * 2; ++i)
+        values[i] = static_cast<float>(100 * r + 10 * replay + i);
       device.copy_from_host(in.view().data, values.data(), values.size() * sizeof(float), stream);
       check_cuda(cudaGraphLaunch(executable, cuda_stream(stream)), "cudaGraphLaunch");
       collective.synchronize(stream);

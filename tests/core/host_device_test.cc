@@ -73,8 +73,7 @@ TEST(HostDevice, StridedCopyMovesEveryElementAndNothingElse) {
         std::swap(outer[a], outer[b]);
         const Tensor storage(host_device(), DType::kI32, outer, "storage");
         std::fill_n(storage.as<std::int32_t>(), storage.view().elements(), kHole);
-        const TensorView view =
-            storage.view().transposed(a, b).narrow(hole, 1, shape[hole]);
+        const TensorView view = storage.view().transposed(a, b).narrow(hole, 1, shape[hole]);
         const Tensor source(host_device(), DType::kI32, shape, "source");
         for (int i = 0; i < 24; ++i) source.as<std::int32_t>()[i] = i;
 
@@ -130,7 +129,8 @@ TEST(HostDevice, SumsRunInRankOrderInFp32) {
   EXPECT_EQ(out.as<float>()[0], 1.0F);
 }
 
-// bf16 has 8 significant bits: 256 + 1 + 1 is 258 when rounded once, 256 when rounded at every step.
+// bf16 has 8 significant bits: 256 + 1 + 1 is 258 when rounded once, 256 when rounded at every
+// step.
 TEST(HostDevice, Bf16SumsAreRoundedOnce) {
   const auto bf16 = [](float value) {
     Tensor tensor(host_device(), DType::kBF16, {2}, "addend");

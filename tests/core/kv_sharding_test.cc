@@ -77,8 +77,8 @@ TEST(KvSharding, NegativeLengthsOfPaddingRowsCountAsZero) {
   EXPECT_EQ(visible_length(kSharding, 1, 4, 3, 0), 1);
 }
 
-// Walks the cache: every position's slot lies in the page its column names, no slot serves twice, and
-// a page fills without holes.
+// Walks the cache: every position's slot lies in the page its column names, no slot serves twice,
+// and a page fills without holes.
 TEST(KvSharding, SlotsFillThePagesWithoutHoles) {
   for (const KvSharding& sharding : shardings()) {
     for (const std::int64_t page : {16, 64, 320}) {

@@ -118,7 +118,9 @@ TEST(TensorChecks, PassOrNameTensorGotAndExpected) {
   const Tensor tensor = iota({2, 3});
   const TensorView& view = tensor;
   EXPECT_NO_THROW(expect(view, DType::kI32, {2, 3}));
-  EXPECT_EQ(refusal([&] { expect(view, DType::kI32, {3, 2}); }),
+  EXPECT_EQ(refusal([&] {
+              expect(view, DType::kI32, {3, 2});
+            }),
             "tensor iota int32 [2, 3]: expected shape [3, 2]");
   EXPECT_EQ(refusal([&] { expect_dtype(view, DType::kF32); }),
             "tensor iota int32 [2, 3]: expected dtype fp32");
@@ -145,7 +147,9 @@ TEST(Tensor, MovesItsMemory) {
 }
 
 TEST(Tensor, RefusesNegativeExtents) {
-  EXPECT_EQ(refusal([] { Tensor(host_device(), DType::kBF16, {3, -1}, "cache"); }),
+  EXPECT_EQ(refusal([] {
+              Tensor(host_device(), DType::kBF16, {3, -1}, "cache");
+            }),
             "tensor cache bf16 [3, -1]: negative extent");
 }
 

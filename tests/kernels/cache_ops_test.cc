@@ -25,7 +25,8 @@ TEST_F(CacheOpsTest, WritesSlotsAndNothingElse) {
     for (const std::int64_t page : {1, 16, 64, 128}) {
       for (const std::int64_t pad : {0, 16, 3}) {
         for (const std::int64_t latent : {512, 13}) {
-          SCOPED_TRACE(std::string(name(dtype)) + " page " + std::to_string(page) + " pad " + std::to_string(pad));
+          SCOPED_TRACE(std::string(name(dtype)) + " page " + std::to_string(page) + " pad " +
+                       std::to_string(pad));
           const std::int64_t rope = latent == 512 ? 64 : 5;
           const std::int64_t pages = 300 / page + 2;
           const std::int64_t tokens = 67;
@@ -43,8 +44,8 @@ TEST_F(CacheOpsTest, WritesSlotsAndNothingElse) {
           const KvCache host_cache = {wanted.view().narrow(2, pad, latent + rope), 0.1F};
           cpu_.cache.write(host_cache, kv_c, k_pe, slot_tensor, kHostStream);
           const Tensor got = poisoned(dtype, wanted.shape(), "cache");
-          ops.cache.write({got.view().narrow(2, pad, latent + rope), 0.1F}, upload(kv_c), upload(k_pe),
-                          upload(slot_tensor), stream());
+          ops.cache.write({got.view().narrow(2, pad, latent + rope), 0.1F}, upload(kv_c),
+                          upload(k_pe), upload(slot_tensor), stream());
           expect_same_bytes("cache", download(got), wanted);
         }
       }
@@ -61,7 +62,8 @@ TEST_F(CacheOpsTest, GathersAndDequantises) {
   std::vector<std::int32_t> token_to_seq;
   for (std::size_t s = 0; s < padded.size(); ++s) {
     cu.push_back(cu.back() + padded[s]);
-    token_to_seq.insert(token_to_seq.end(), static_cast<std::size_t>(padded[s]), static_cast<std::int32_t>(s));
+    token_to_seq.insert(token_to_seq.end(), static_cast<std::size_t>(padded[s]),
+                        static_cast<std::int32_t>(s));
   }
   const Tensor cu_tensor = index_tensor(cu, "cu_seq_lens");
   const Tensor seq_tensor = index_tensor(token_to_seq, "token_to_seq");
@@ -88,7 +90,8 @@ TEST_F(CacheOpsTest, GathersAndDequantises) {
             const Shape shape = {cu.back(), width};
             const Tensor wanted = host_tensor(DType::kBF16, shape, "rows");
             cpu_.cache.gather_and_dequantize(wanted, {cache, scale}, block_table,
-                                             {cu_tensor, seq_tensor, start_tensor, {}}, kHostStream);
+                                             {cu_tensor, seq_tensor, start_tensor, {}},
+                                             kHostStream);
             Tensor storage;
             const TensorView cache_view = strided(cache, storage, pad);
             const Tensor cu_device = upload(cu_tensor), seq_device = upload(seq_tensor);
@@ -99,7 +102,8 @@ TEST_F(CacheOpsTest, GathersAndDequantises) {
             ops.cache.gather_and_dequantize(rows, {cache_view, scale}, table_device,
                                             {cu_device, seq_device, start_device, {}}, stream());
             expect_same_bytes("rows", download(rows), wanted);
-            for (const unsigned char byte : bytes_of(download(workspace.view().narrow(0, cu.back(), 3)))) {
+            for (const unsigned char byte :
+                 bytes_of(download(workspace.view().narrow(0, cu.back(), 3)))) {
               ASSERT_EQ(byte, 0xFF);
             }
           }

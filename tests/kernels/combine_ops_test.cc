@@ -1,4 +1,5 @@
-// Combining on the GPU against the host: packing bit for bit, weights within the error of two exponentials.
+// Combining on the GPU against the host: packing bit for bit, weights within the error of two
+// exponentials.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -18,25 +19,27 @@ class CombineOpsTest : public GpuTest {
   CpuOps cpu_{8};
 };
 
-// Both sides follow the law in fp32 and differ by their exp and log (4 units each), one division, the order of an fma,
-// and the rounding of the result: `magnitude` bounds the terms that were summed.
-void expect_merged(const char* what, const TensorView& got, const TensorView& wanted, float magnitude, int ranks) {
+// Both sides follow the law in fp32 and differ by their exp and log (4 units each), one division,
+// the order of an fma, and the rounding of the result: `magnitude` bounds the terms that were
+// summed.
+void expect_merged(const char* what, const TensorView& got, const TensorView& wanted,
+                   float magnitude, int ranks) {
   const std::vector<float> a = values_of(got);
   const std::vector<float> b = values_of(wanted);
   const double rounding = got.dtype == DType::kBF16 ? 0x1p-8 : 0x1p-24;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i]) continue;  // infinities too
     const double bound = 2 * rounding * std::abs(b[i]) + 0x1p-24 * (16 + 2 * ranks) * magnitude;
-    ASSERT_LE(std::abs(double{a[i]} - b[i]), bound) << what << " element " << i << " got " << a[i] << ", wanted "
-                                                    << b[i];
+    ASSERT_LE(std::abs(double{a[i]} - b[i]), bound)
+        << what << " element " << i << " got " << a[i] << ", wanted " << b[i];
   }
 }
 
 // LSEs [N, T, H] with every corner: empty ranks, all empty, wide and narrow gaps, foreign markers.
 Tensor lses_with_corners(std::int64_t ranks, std::int64_t rows, std::int64_t heads) {
   const std::vector<std::vector<float>> corners = {
-      {-kInfinity, 1.0F},       {1.0F, -kInfinity}, {-kInfinity, -kInfinity}, {kInfinity, 1.0F},
-      {kNan, 1.0F},             {1000.0F, -1000.0F}, {88.8F, 88.9F},           {-3.0F, 0.5F}};
+      {-kInfinity, 1.0F}, {1.0F, -kInfinity},  {-kInfinity, -kInfinity}, {kInfinity, 1.0F},
+      {kNan, 1.0F},       {1000.0F, -1000.0F}, {88.8F, 88.9F},           {-3.0F, 0.5F}};
   Tensor lses = host_tensor(DType::kF32, {ranks, rows, heads}, "lses");
   Numbers numbers(4);
   for (std::int64_t n = 0; n < ranks; ++n) {
@@ -77,11 +80,13 @@ TEST_F(CombineOpsTest, MasksRowsThatSeeNothing) {
   for (const std::int64_t width : {512, 128, 7}) {
     for (const std::int64_t pad : {0, 8, 1}) {
       const std::int64_t rows = 9, heads = 16;
-      const Tensor visible = index_tensor(std::vector<std::int32_t>{0, 1, 0, 7, 8, 0, 1000, 0, 3}, "visible");
+      const Tensor visible =
+          index_tensor(std::vector<std::int32_t>{0, 1, 0, 7, 8, 0, 1000, 0, 3}, "visible");
       Tensor out = host_tensor(DType::kBF16, {rows, heads, width}, "out");
       Tensor lse = host_tensor(DType::kF32, {rows, heads}, "lse");
       poison(out);
-      for (std::int64_t i = 0; i < lse.view().elements(); ++i) lse.as<float>()[i] = i % 2 == 0 ? kInfinity : 1.5F;
+      for (std::int64_t i = 0; i < lse.view().elements(); ++i)
+        lse.as<float>()[i] = i % 2 == 0 ? kInfinity : 1.5F;
       Tensor storage;
       const TensorView out_view = strided(out, storage, pad);
       const Tensor lse_device = upload(lse);
@@ -104,14 +109,15 @@ TEST_F(CombineOpsTest, CorrectsByTheRanksWeight) {
         for (const std::int64_t width : {512, 128, 9}) {
           const Tensor partials = partials_of(lses, width, in);
           for (int rank = 0; rank < ranks; ++rank) {
-            SCOPED_TRACE(std::to_string(ranks) + " ranks, rank " + std::to_string(rank) + " width " +
-                         std::to_string(width));
+            SCOPED_TRACE(std::to_string(ranks) + " ranks, rank " + std::to_string(rank) +
+                         " width " + std::to_string(width));
             const TensorView partial = partials.view().select(0, rank);
             const Tensor wanted = host_tensor(out, partial.shape, "corrected");
             cpu_.combine.correct(wanted, partial, lses, rank, kHostStream);
             const Tensor got = poisoned(out, partial.shape, "corrected");
             Tensor storage;
-            ops.combine.correct(got, strided(partial, storage, width % 8 == 0 ? 8 : 1), lses_device, rank, stream());
+            ops.combine.correct(got, strided(partial, storage, width % 8 == 0 ? 8 : 1), lses_device,
+                                rank, stream());
             expect_merged("corrected", download(got), wanted, 6.0F, static_cast<int>(ranks));
             if (in != out) continue;
             const Tensor in_place = upload(partial);
@@ -157,13 +163,15 @@ TEST_F(CombineOpsTest, MergesIntoARunningResult) {
     const Tensor lses = lses_with_corners(2, rows, heads);
     const Tensor partials = partials_of(lses, width, DType::kF32);
     const TensorView lse0 = lses.view().select(0, 0), lse1 = lses.view().select(0, 1);
-    const TensorView partial0 = partials.view().select(0, 0), partial1 = partials.view().select(0, 1);
+    const TensorView partial0 = partials.view().select(0, 0),
+                     partial1 = partials.view().select(0, 1);
     const Tensor running = copied_to_host(partial0, kHostStream);
     const Tensor running_lse = copied_to_host(lse0, kHostStream);
     const Tensor running_device = upload(partial0);
     const Tensor running_lse_device = upload(lse0);
     cpu_.combine.merge_into(running, running_lse, partial1, lse1, kHostStream);
-    ops.combine.merge_into(running_device, running_lse_device, upload(partial1), upload(lse1), stream());
+    ops.combine.merge_into(running_device, running_lse_device, upload(partial1), upload(lse1),
+                           stream());
     const Tensor got = download(running_device);
     const Tensor got_lse = download(running_lse_device);
     for (std::int64_t row = 0; row < rows * heads; ++row) {
@@ -178,7 +186,8 @@ TEST_F(CombineOpsTest, MergesIntoARunningResult) {
     for (std::int64_t row = 0; row < rows * heads; ++row) {
       const TensorView lse_row = got_lse.view().reshaped({rows * heads}).narrow(0, row, 1);
       if (is_empty_lse(lse1.as<const float>()[row])) continue;
-      expect_merged("lse", lse_row, running_lse.view().reshaped({rows * heads}).narrow(0, row, 1), 1000.0F, 2);
+      expect_merged("lse", lse_row, running_lse.view().reshaped({rows * heads}).narrow(0, row, 1),
+                    1000.0F, 2);
     }
   }
 }
@@ -193,7 +202,8 @@ TEST_F(CombineOpsTest, PacksAndUnpacksBitForBit) {
         Numbers numbers(12);
         const Tensor partial =
             random_tensor(DType::kBF16, {rows, ranks * heads, width}, "partial", numbers, 0.5F);
-        const Tensor lse = random_tensor(DType::kF32, {rows, ranks * heads}, "lse", numbers, 1.0F, 20.0F);
+        const Tensor lse =
+            random_tensor(DType::kF32, {rows, ranks * heads}, "lse", numbers, 1.0F, 20.0F);
         lse.as<std::uint32_t>()[0] = 0xFFC12345U;  // a NaN with a payload
         const Tensor packed = host_tensor(DType::kBF16, {ranks, rows, heads, width + 2}, "packed");
         cpu_.combine.pack(packed, partial, lse, kHostStream);
@@ -204,7 +214,8 @@ TEST_F(CombineOpsTest, PacksAndUnpacksBitForBit) {
         const Tensor partials = poisoned(DType::kBF16, {ranks, rows, heads, width}, "partials");
         const Tensor lses = poisoned(DType::kF32, {ranks, rows, heads}, "lses");
         ops.combine.unpack(partials, lses, got, stream());
-        expect_same_bytes("partials", download(partials), partial.view().split(1, ranks).transposed(0, 1));
+        expect_same_bytes("partials", download(partials),
+                          partial.view().split(1, ranks).transposed(0, 1));
         expect_same_bytes("lses", download(lses), lse.view().split(1, ranks).transposed(0, 1));
       }
     }

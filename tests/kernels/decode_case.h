@@ -1,4 +1,5 @@
-// A decode problem of the host tests on the GPU: uploaded with aligned, strided cache rows, run through CudaAttentionOps.
+// A decode problem of the host tests on the GPU: uploaded with aligned, strided cache rows, run
+// through CudaAttentionOps.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace mladcp {
 
 struct DecodeOnGpu {
-  Tensor query, cache_storage, request, visible, row_begin, lengths, block_table, parts, num_splits, workspace;
+  Tensor query, cache_storage, request, visible, row_begin, lengths, block_table, parts, num_splits,
+      workspace;
   TensorView cache;
   float k_scale = 1.0F;
   std::int64_t q_len = 1;
@@ -54,9 +56,9 @@ class DecodeGpuTest : public GpuTest {
     g.latent = p.shape.latent;
     const std::int64_t requests = p.lengths.shape()[0];
     const std::int64_t splits = requests + p.parts.shape()[0];
-    const std::int64_t bytes = std::max(ops.decode_workspace_bytes(p.rows(), {p.shape.heads, g.q_len}, 512),
-                                        splits * g.q_len * p.shape.heads * 513 * 4 + 1024 +
-                                            p.rows() * p.shape.heads * 576 * 2);
+    const std::int64_t bytes = std::max(
+        ops.decode_workspace_bytes(p.rows(), {p.shape.heads, g.q_len}, 512),
+        splits * g.q_len * p.shape.heads * 513 * 4 + 1024 + p.rows() * p.shape.heads * 576 * 2);
     g.workspace = poisoned(DType::kBytes, {bytes}, "workspace");
     return g;
   }
@@ -67,15 +69,17 @@ class DecodeGpuTest : public GpuTest {
   Result run(const DecodeProblem& p, const DecodeOnGpu& g, AttentionOps& ops) {
     Result result{poisoned(DType::kBF16, {p.rows(), p.shape.heads, p.shape.latent}, "out"),
                   poisoned(DType::kF32, {p.rows(), p.shape.heads}, "lse")};
-    ops.decode(result.out, result.lse, g.the_query(), g.kv_cache(), g.rows(), g.schedule(), p.scales(), g.workspace,
-               stream());
+    ops.decode(result.out, result.lse, g.the_query(), g.kv_cache(), g.rows(), g.schedule(),
+               p.scales(), g.workspace, stream());
     return result;
   }
 
-  double expect_decodes(const DecodeProblem& p, CudaAttentionOps& ops, std::int64_t most_heads = 1 << 20) {
+  double expect_decodes(const DecodeProblem& p, CudaAttentionOps& ops,
+                        std::int64_t most_heads = 1 << 20) {
     const DecodeOnGpu g = upload_problem(p, ops);
     const Result result = run(p, g, ops);
-    const std::int64_t step = std::max<std::int64_t>(1, (p.shape.heads + most_heads - 1) / most_heads);
+    const std::int64_t step =
+        std::max<std::int64_t>(1, (p.shape.heads + most_heads - 1) / most_heads);
     return expect_within_bounds(download(result.out), download(result.lse),
                                 expected_attention(p, profile_of(p, ops), step), step);
   }
@@ -83,7 +87,8 @@ class DecodeGpuTest : public GpuTest {
   static const NumericsProfile& profile_of(const DecodeProblem& p, const CudaAttentionOps& ops) {
     std::size_t q_len = 1;
     for (const auto& of_request : p.shape.visible) q_len = std::max(q_len, of_request.size());
-    return profile_from_name(ops.decode_profile(p.shape.query_dtype, p.shape.cache_dtype, p.shape.page,
+    return profile_from_name(ops.decode_profile(p.shape.query_dtype, p.shape.cache_dtype,
+                                                p.shape.page,
                                                 {p.shape.heads, static_cast<std::int64_t>(q_len)}));
   }
 };

@@ -1,5 +1,5 @@
-// A decode problem of the host tests judged by the FP64 oracle, for heads spread over all of them, within the bounds of
-// a numerics profile.
+// A decode problem of the host tests judged by the FP64 oracle, for heads spread over all of them,
+// within the bounds of a numerics profile.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@ namespace mladcp {
 
 // Every `step`-th head, the last among them: a strided view [T, heads, ...].
 inline TensorView every_head(const TensorView& view, std::int64_t step) {
-  TensorView result = view.narrow(1, (view.shape[1] - 1) % step, view.shape[1] - (view.shape[1] - 1) % step);
+  TensorView result =
+      view.narrow(1, (view.shape[1] - 1) % step, view.shape[1] - (view.shape[1] - 1) % step);
   result.shape[1] = (result.shape[1] + step - 1) / step;
   result.strides[1] *= step;
   return result;
@@ -38,8 +39,8 @@ inline ExpectedAttention expected_attention(const DecodeProblem& p, const Numeri
 }
 
 // Returns the larger share of a bound that out and lse used.
-inline double expect_within_bounds(const TensorView& out, const TensorView& lse, const ExpectedAttention& expected,
-                                   std::int64_t head_step) {
+inline double expect_within_bounds(const TensorView& out, const TensorView& lse,
+                                   const ExpectedAttention& expected, std::int64_t head_step) {
   const Comparison out_comparison = compare(every_head(out, head_step), expected.out);
   const Comparison lse_comparison = compare(every_head(lse, head_step), expected.lse);
   EXPECT_TRUE(out_comparison.pass()) << out_comparison;

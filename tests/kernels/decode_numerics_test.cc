@@ -1,5 +1,5 @@
-// Long contexts on the GPU, in one walk and in many splits: what loses small terms, flushes P, or hides behind zero-mean
-// data (docs/numerics.md). Lengths up to 131,072 keys.
+// Long contexts on the GPU, in one walk and in many splits: what loses small terms, flushes P, or
+// hides behind zero-mean data (docs/numerics.md). Lengths up to 131,072 keys.
 #include <iostream>
 #include <map>
 #include <string_view>
@@ -25,7 +25,8 @@ float spread(std::int64_t k, std::int64_t d) {
   std::uint64_t x = static_cast<std::uint64_t>(k * 576 + d) * 0x9E3779B97F4A7C15ULL;
   x ^= x >> 29;
   x *= 0xBF58476D1CE4E5B9ULL;
-  const auto sum = static_cast<float>((x >> 32 & 255) + (x >> 40 & 255) + (x >> 48 & 255) + (x >> 56));
+  const auto sum =
+      static_cast<float>((x >> 32 & 255) + (x >> 40 & 255) + (x >> 48 & 255) + (x >> 56));
   return (sum - 510.0F) / 147.8F;
 }
 
@@ -49,26 +50,32 @@ class LongDecodeTest : public DecodeGpuTest {
     p.keys.clear();
     p.keys.push_back(host_tensor(formats.cache, {keys, 576}, "keys"));
     const Tensor& dense = p.keys[0];
-    parallel_for(16, keys, [&](std::int64_t k) {
-      for (std::int64_t d = 0; d < 576; ++d) {
-        const float value = key_value(k, d);
-        if (formats.cache == DType::kE4M3) {
-          dense.as<Float8E4M3>()[k * 576 + d] = Float8E4M3::from_float(value);
-        } else {
-          dense.as<BFloat16>()[k * 576 + d] = BFloat16::from_float(value);
-        }
-      }
-      copy_row(rows, offset_of(rows, k / 64, k % 64), dense, offset_of(dense, k));
-    }, 64);
+    parallel_for(
+        16, keys,
+        [&](std::int64_t k) {
+          for (std::int64_t d = 0; d < 576; ++d) {
+            const float value = key_value(k, d);
+            if (formats.cache == DType::kE4M3) {
+              dense.as<Float8E4M3>()[k * 576 + d] = Float8E4M3::from_float(value);
+            } else {
+              dense.as<BFloat16>()[k * 576 + d] = BFloat16::from_float(value);
+            }
+          }
+          copy_row(rows, offset_of(rows, k / 64, k % 64), dense, offset_of(dense, k));
+        },
+        64);
     p.visible = index_tensor(std::vector<std::int32_t>{keys}, "visible");
     p.lengths = index_tensor(std::vector<std::int32_t>{keys}, "lengths");
     std::vector<std::int32_t> table(static_cast<std::size_t>(pages));
-    for (std::int64_t i = 0; i < pages; ++i) table[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
-    p.block_table = copied_to_host(index_tensor(table, "block_table").view().reshaped({1, pages}), kHostStream);
+    for (std::int64_t i = 0; i < pages; ++i)
+      table[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
+    p.block_table =
+        copied_to_host(index_tensor(table, "block_table").view().reshaped({1, pages}), kHostStream);
     return p;
   }
 
-  // In one walk and in 132 splits, by the generic kernels and by the chosen ones: check(ops, out, lse).
+  // In one walk and in 132 splits, by the generic kernels and by the chosen ones: check(ops, out,
+  // lse).
   template <typename Check>
   void for_each_walk(DecodeProblem& p, const Check& check) {
     CudaAttentionOps generic(device(), DecodeKernels::kGeneric);
@@ -82,8 +89,9 @@ class LongDecodeTest : public DecodeGpuTest {
       g.parts = upload(p.parts);
       g.num_splits = upload(p.num_splits);
       for (CudaAttentionOps* ops : {&generic, &best}) {
-        SCOPED_TRACE(std::string(name(p.shape.query_dtype)) + " over " + std::string(name(p.shape.cache_dtype)) + ", " +
-                     std::to_string(parts) + " parts, " + (ops == &generic ? "generic" : "best"));
+        SCOPED_TRACE(std::string(name(p.shape.query_dtype)) + " over " +
+                     std::string(name(p.shape.cache_dtype)) + ", " + std::to_string(parts) +
+                     " parts, " + (ops == &generic ? "generic" : "best"));
         const Result result = run(p, g, *ops);
         check(*ops, download(result.out), download(result.lse));
       }
@@ -94,7 +102,8 @@ class LongDecodeTest : public DecodeGpuTest {
     std::map<std::string_view, ExpectedAttention> expected;
     for_each_walk(p, [&](const CudaAttentionOps& ops, const Tensor& out, const Tensor& lse) {
       const NumericsProfile& profile = profile_of(p, ops);
-      if (!expected.contains(profile.name)) expected[profile.name] = expected_attention(p, profile, head_step);
+      if (!expected.contains(profile.name))
+        expected[profile.name] = expected_attention(p, profile, head_step);
       const double used = expect_within_bounds(out, lse, expected[profile.name], head_step);
       std::cout << profile.name << ": " << used << " of a bound\n";
     });
@@ -104,8 +113,8 @@ class LongDecodeTest : public DecodeGpuTest {
 // All latents 0.5, all logits equal: exactly 0.5, whatever the length and the cuts.
 TEST_F(LongDecodeTest, ConstantLatentsAreExact) {
   for (const Formats& formats : kFormats) {
-    DecodeProblem p =
-        long_problem(formats, kLong, [](std::int64_t, std::int64_t d) { return d < 512 ? 0.5F : 0.25F; });
+    DecodeProblem p = long_problem(
+        formats, kLong, [](std::int64_t, std::int64_t d) { return d < 512 ? 0.5F : 0.25F; });
     for_each_walk(p, [](const CudaAttentionOps&, const Tensor& out, const Tensor&) {
       for (const float value : values_of(out)) ASSERT_EQ(value, 0.5F);
     });
@@ -115,8 +124,9 @@ TEST_F(LongDecodeTest, ConstantLatentsAreExact) {
 // Latents with a mean of two deviations, random logits.
 TEST_F(LongDecodeTest, ShiftedLatents) {
   for (const Formats& formats : kFormats) {
-    DecodeProblem p = long_problem(
-        formats, kLong, [](std::int64_t k, std::int64_t d) { return (d < 512 ? 2.0F : 0.0F) + spread(k, d); });
+    DecodeProblem p = long_problem(formats, kLong, [](std::int64_t k, std::int64_t d) {
+      return (d < 512 ? 2.0F : 0.0F) + spread(k, d);
+    });
     expect_walks(p, 15);
   }
 }

@@ -1,4 +1,5 @@
-// Decode attention on the GPU against FP64: every head count, page, dtype pair and edge; poison everywhere else.
+// Decode attention on the GPU against FP64: every head count, page, dtype pair and edge; poison
+// everywhere else.
 #include <vector>
 
 #include "core/error.h"
@@ -19,15 +20,16 @@ constexpr Formats kFormats[] = {
 
 const std::vector<std::vector<std::int32_t>>& edges() {
   static const std::vector<std::vector<std::int32_t>>& lengths =
-      *new std::vector<std::vector<std::int32_t>>{{0},          {1},       {15, 16, 17}, {31, 32, 33}, {63, 64, 65},
-                                                  {127, 128},   {129},     {},           {0, 0, 1},    {200, 3, 0, 191},
-                                                  {449}};
+      *new std::vector<std::vector<std::int32_t>>{
+          {0},   {1}, {15, 16, 17}, {31, 32, 33},     {63, 64, 65}, {127, 128},
+          {129}, {},  {0, 0, 1},    {200, 3, 0, 191}, {449}};
   return lengths;
 }
 
 std::string label(const DecodeProblemShape& s, std::int64_t parts) {
   return std::string(name(s.query_dtype)) + " over " + std::string(name(s.cache_dtype)) + ", " +
-         std::to_string(s.heads) + " heads, page " + std::to_string(s.page) + ", " + std::to_string(parts) + " parts";
+         std::to_string(s.heads) + " heads, page " + std::to_string(s.page) + ", " +
+         std::to_string(parts) + " parts";
 }
 
 TEST_F(DecodeTest, EveryHeadCountAndPage) {
@@ -37,7 +39,8 @@ TEST_F(DecodeTest, EveryHeadCountAndPage) {
     for (const Formats& formats : kFormats) {
       for (const std::int64_t heads : {1, 8, 16, 48, 64, 96, 128}) {
         for (const std::int64_t page : {16, 32, 64, 128}) {
-          // Both grids in full would repeat each other: every head count meets every page, parts vary along.
+          // Both grids in full would repeat each other: every head count meets every page, parts
+          // vary along.
           DecodeProblemShape shape = full_width(formats.query, formats.cache);
           shape.heads = heads;
           shape.page = page;
@@ -53,7 +56,8 @@ TEST_F(DecodeTest, EveryHeadCountAndPage) {
   }
 }
 
-// One request over many parts: splits at every block, some of them without a visible key for the shorter rows.
+// One request over many parts: splits at every block, some of them without a visible key for the
+// shorter rows.
 TEST_F(DecodeTest, SplitsAtEveryBlock) {
   for (const DecodeKernels kernels : {DecodeKernels::kGeneric, DecodeKernels::kBest}) {
     CudaAttentionOps ops(device(), kernels);
@@ -104,7 +108,8 @@ TEST_F(DecodeTest, QueryRowsOfAnySize) {
   }
 }
 
-// Scaling laws: q_scale halved and k_scale doubled with the same bytes keep the LSE and double the output, bitwise.
+// Scaling laws: q_scale halved and k_scale doubled with the same bytes keep the LSE and double the
+// output, bitwise.
 TEST_F(DecodeTest, ScaleContract) {
   for (const DecodeKernels kernels : {DecodeKernels::kGeneric, DecodeKernels::kBest}) {
     CudaAttentionOps ops(device(), kernels);
@@ -173,11 +178,13 @@ TEST_F(DecodeTest, SchedulesOnTheCard) {
   const ScheduleShape schedule_shape = {shape.heads, 1};
   const DecodeProblem p = make_decode_problem(shape, ops.num_parts(schedule_shape));
   DecodeOnGpu g = upload_problem(p, ops);
-  device().fill_bytes(g.parts.view().data, 0xFF, static_cast<std::size_t>(g.parts.view().bytes()), stream());
+  device().fill_bytes(g.parts.view().data, 0xFF, static_cast<std::size_t>(g.parts.view().bytes()),
+                      stream());
   ops.build_schedule(g.schedule(), g.lengths, schedule_shape, stream());
   expect_same_bytes("num_splits", download(g.num_splits), p.num_splits);
   const Result result = run(p, g, ops);
-  expect_within_bounds(download(result.out), download(result.lse), expected_attention(p, profile_of(p, ops), 31), 31);
+  expect_within_bounds(download(result.out), download(result.lse),
+                       expected_attention(p, profile_of(p, ops), 31), 31);
 }
 
 TEST_F(DecodeTest, RefusesWhatItDoesNotOffer) {

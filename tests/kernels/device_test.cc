@@ -31,7 +31,8 @@ TEST_F(DeviceTest, ShortMemoryNamesTheBytes) {
     device().allocate(bytes);
     FAIL() << "a card with a pebibyte";
   } catch (const CudaError& error) {
-    EXPECT_NE(std::string(error.what()).find(std::to_string(bytes)), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(std::to_string(bytes)), std::string::npos)
+        << error.what();
   }
   EXPECT_THROW(expect_free_memory(device(), bytes, "a test"), CudaError);
   EXPECT_NO_THROW(expect_free_memory(device(), 1, "a test"));
@@ -61,7 +62,8 @@ TEST_F(DeviceTest, OrdersStreamsByEvents) {
     device().record(ready, other);
     device().wait(stream(), ready);
     unsigned char last = 0;
-    device().copy_to_host(&last, static_cast<unsigned char*>(copy.view().data) + bytes - 1, 1, other);
+    device().copy_to_host(&last, static_cast<unsigned char*>(copy.view().data) + bytes - 1, 1,
+                          other);
     ASSERT_EQ(last, value);
   }
   device().destroy_event(ready);
@@ -75,13 +77,20 @@ struct Move {
 
 // Every element size, odd and even extents, every pair of axes: copies in both directions.
 TEST_F(DeviceTest, CopiesBetweenAnyStrides) {
-  const std::vector<Move> moves = {{{1}, 0, 0},          {{7, 5}, 0, 1},         {{3, 4, 48}, 0, 1},
-                                   {{3, 5, 7}, 0, 2},    {{2, 8, 3, 576}, 0, 1}, {{2, 3, 4, 5, 6}, 1, 3},
-                                   {{4, 3, 16, 514}, 0, 1}, {{0, 3}, 0, 1},      {{5, 1, 64}, 0, 1}};
+  const std::vector<Move> moves = {{{1}, 0, 0},
+                                   {{7, 5}, 0, 1},
+                                   {{3, 4, 48}, 0, 1},
+                                   {{3, 5, 7}, 0, 2},
+                                   {{2, 8, 3, 576}, 0, 1},
+                                   {{2, 3, 4, 5, 6}, 1, 3},
+                                   {{4, 3, 16, 514}, 0, 1},
+                                   {{0, 3}, 0, 1},
+                                   {{5, 1, 64}, 0, 1}};
   for (const DType dtype : {DType::kBytes, DType::kBF16, DType::kF32, DType::kI64}) {
     for (const Move& move : moves) {
       for (const std::int64_t pad : {0, 1, 8, 16}) {
-        SCOPED_TRACE(std::string(name(dtype)) + " " + to_string(move.shape) + " pad " + std::to_string(pad));
+        SCOPED_TRACE(std::string(name(dtype)) + " " + to_string(move.shape) + " pad " +
+                     std::to_string(pad));
         Tensor host = host_tensor(dtype, move.shape, "source");
         Numbers numbers(1);
         for (std::int64_t i = 0; i < host.view().bytes(); ++i) {
@@ -115,7 +124,8 @@ TEST_F(DeviceTest, CopyRefusesUnequalShapes) {
   const Tensor a(device(), DType::kF32, {3, 4}, "a");
   const Tensor b(device(), DType::kF32, {4, 3}, "b");
   EXPECT_THROW(device().copy_strided(a, b, stream()), InvalidArgument);
-  EXPECT_THROW(device().copy_strided(a, a.view().viewed_as(DType::kI32).narrow(0, 0, 2), stream()), InvalidArgument);
+  EXPECT_THROW(device().copy_strided(a, a.view().viewed_as(DType::kI32).narrow(0, 0, 2), stream()),
+               InvalidArgument);
 }
 
 // out = round(((x0 + x1) + x2) + ..) in fp32, as on the host: order and rounding show in the bits.
@@ -124,13 +134,14 @@ TEST_F(DeviceTest, SumsInRankOrder) {
     for (const DType in : {DType::kF32, DType::kBF16}) {
       for (const DType out : {DType::kF32, DType::kBF16}) {
         for (const Shape& shape : {Shape{5}, Shape{3, 4, 512}, Shape{3, 5, 7}, Shape{2, 3, 2, 8}}) {
-          SCOPED_TRACE(std::to_string(ranks) + " " + std::string(name(in)) + " " + std::string(name(out)) + " " +
-                       to_string(shape));
+          SCOPED_TRACE(std::to_string(ranks) + " " + std::string(name(in)) + " " +
+                       std::string(name(out)) + " " + to_string(shape));
           Numbers numbers(7);
           std::vector<Tensor> hosts, devices, storages;
           std::vector<TensorView> host_views, device_views;
           for (int r = 0; r < ranks; ++r) {
-            hosts.push_back(random_tensor(in, shape, "input", numbers, 0.3F, std::ldexp(1.0F, r % 5 * 3)));
+            hosts.push_back(
+                random_tensor(in, shape, "input", numbers, 0.3F, std::ldexp(1.0F, r % 5 * 3)));
             storages.emplace_back();
             device_views.push_back(strided(hosts.back(), storages.back(), r % 2 == 0 ? 0 : 8));
             host_views.push_back(hosts.back());

@@ -1,4 +1,5 @@
-// The problems of FlashMLA's dense FP8 decode (outputs recorded on an H200): ours lies nearer to FP64 than theirs.
+// The problems of FlashMLA's dense FP8 decode (outputs recorded on an H200): ours lies nearer to
+// FP64 than theirs.
 #include <iostream>
 #include <limits>
 #include <string>
@@ -77,8 +78,8 @@ Tensor without_infinity(const TensorView& lse) {
 class FlashMlaGoldenTest : public DecodeGpuTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(FlashMlaGoldenTest, OursIsNearerToFp64) {
-  const SafetensorsFile golden =
-      read_safetensors(test_data_path(std::string("golden/flashmla_fp8_") + GetParam() + ".safetensors"));
+  const SafetensorsFile golden = read_safetensors(
+      test_data_path(std::string("golden/flashmla_fp8_") + GetParam() + ".safetensors"));
   const DecodeProblem p = problem_of(golden);
   const Shape rows = {p.rows(), p.shape.heads};
   const ExpectedAttention expected = expected_attention(p, profiles::kCudaGenericFp8, 1);
@@ -94,9 +95,10 @@ TEST_P(FlashMlaGoldenTest, OursIsNearerToFp64) {
     const Comparison our_lses = compare(download(result.lse), expected.lse);
     EXPECT_LT(ours.relative_rms, theirs.relative_rms);
     EXPECT_LT(our_lses.largest_error, their_lses.largest_error);
-    std::cout << GetParam() << (kernels == DecodeKernels::kBest ? " best" : " generic") << ": out relative rms "
-              << ours.relative_rms << " against " << theirs.relative_rms << ", lse largest error "
-              << our_lses.largest_error << " against " << their_lses.largest_error << '\n';
+    std::cout << GetParam() << (kernels == DecodeKernels::kBest ? " best" : " generic")
+              << ": out relative rms " << ours.relative_rms << " against " << theirs.relative_rms
+              << ", lse largest error " << our_lses.largest_error << " against "
+              << their_lses.largest_error << '\n';
   }
 }
 

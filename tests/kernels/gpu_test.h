@@ -1,4 +1,5 @@
-// What every GPU test starts from: one card and one stream, or a skip that says why; copies to and fro.
+// What every GPU test starts from: one card and one stream, or a skip that says why; copies to and
+// fro.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +27,8 @@ class GpuTest : public testing::Test {
     device().destroy_stream(stream_);
   }
 
-  // One device and a few operation sets serve all tests of a process: a cuBLAS handle takes a tenth of a second.
+  // One device and a few operation sets serve all tests of a process: a cuBLAS handle takes a tenth
+  // of a second.
   static CudaDevice& device() {
     static CudaDevice& shared = *new CudaDevice(0);
     return shared;
@@ -44,12 +46,13 @@ class GpuTest : public testing::Test {
   // A fresh tensor of NaN bytes: what an operation leaves unwritten shows.
   Tensor poisoned(DType dtype, const Shape& shape, const char* name) {
     Tensor tensor(device(), dtype, shape, name);
-    device().fill_bytes(tensor.view().data, 0xFF, static_cast<std::size_t>(tensor.view().bytes()), stream_);
+    device().fill_bytes(tensor.view().data, 0xFF, static_cast<std::size_t>(tensor.view().bytes()),
+                        stream_);
     return tensor;
   }
 
-  // A device copy whose rows lie apart: a narrowed view of a wider, poisoned tensor. `pad` elements on either side keep
-  // or break alignment.
+  // A device copy whose rows lie apart: a narrowed view of a wider, poisoned tensor. `pad` elements
+  // on either side keep or break alignment.
   TensorView strided(const TensorView& host, Tensor& storage, std::int64_t pad) {
     const int last = host.rank() - 1;
     Shape wide = host.shape;
@@ -68,7 +71,8 @@ class GpuTest : public testing::Test {
 
 // Bytes must be equal; says where the first difference is.
 inline void expect_same_bytes(const char* what, const TensorView& got, const TensorView& wanted) {
-  ASSERT_TRUE(got.shape == wanted.shape) << what << ": " << describe(got) << " against " << describe(wanted);
+  ASSERT_TRUE(got.shape == wanted.shape)
+      << what << ": " << describe(got) << " against " << describe(wanted);
   const std::vector<unsigned char> a = bytes_of(got);
   const std::vector<unsigned char> b = bytes_of(wanted);
   for (std::size_t i = 0; i < a.size(); ++i) {

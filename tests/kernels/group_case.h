@@ -1,4 +1,5 @@
-// A whole DCP group, every rank with its shard: the same problem on host memory with CpuOps and on one card with CudaOps.
+// A whole DCP group, every rank with its shard: the same problem on host memory with CpuOps and on
+// one card with CudaOps.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +32,8 @@ struct GroupProblem {
 
   std::int64_t world() const { return shape.config.dcp; }
   DecodePlan plan(std::int64_t rank) const {
-    return plan_decode(shape.config.sharding(), rank, shape.config.page_size, shape.requests, table);
+    return plan_decode(shape.config.sharding(), rank, shape.config.page_size, shape.requests,
+                       table);
   }
 };
 
@@ -44,8 +46,8 @@ inline std::int64_t rows_of(const std::vector<StepRequest>& requests) {
 // The prompt of request b at position p, as cache codes or bf16: the same whoever keeps it.
 inline void fill_cache_row(const KvCache& cache, std::int64_t slot, std::size_t b, std::int64_t p) {
   Numbers numbers(1000003 * (b + 1) + static_cast<std::uint64_t>(p));
-  const std::int64_t at = cache_row_offset(slot / cache.page_size(), slot % cache.page_size(), cache.data.strides[0],
-                                           cache.data.strides[1]);
+  const std::int64_t at = cache_row_offset(slot / cache.page_size(), slot % cache.page_size(),
+                                           cache.data.strides[0], cache.data.strides[1]);
   for (std::int64_t d = 0; d < cache.data.shape[2]; ++d) {
     const float value = numbers.normal(0.4F);
     if (cache.quantized()) {
@@ -67,8 +69,10 @@ inline GroupProblem make_group_problem(const GroupShape& shape) {
   p.q_rope = random_tensor(DType::kBF16, {rows, heads, p.dims.rope}, "q_rope", numbers, 0.1F);
   p.kv_c = random_tensor(DType::kBF16, {rows, p.dims.latent}, "kv_c", numbers, 0.4F);
   p.k_pe = random_tensor(DType::kBF16, {rows, p.dims.rope}, "k_pe", numbers, 0.4F);
-  p.w_uk = random_tensor(DType::kBF16, {heads, p.dims.nope, p.dims.latent}, "w_uk", numbers, 0.0F, 0.09F);
-  p.w_uv = random_tensor(DType::kBF16, {heads, p.dims.latent, p.dims.value}, "w_uv", numbers, 0.0F, 0.05F);
+  p.w_uk = random_tensor(DType::kBF16, {heads, p.dims.nope, p.dims.latent}, "w_uk", numbers, 0.0F,
+                         0.09F);
+  p.w_uv = random_tensor(DType::kBF16, {heads, p.dims.latent, p.dims.value}, "w_uv", numbers, 0.0F,
+                         0.05F);
   std::int64_t columns = std::max<std::int64_t>(shape.columns, 1);
   for (const StepRequest& request : shape.requests) {
     columns = std::max(columns, table_columns(c.sharding(), request.length, c.page_size));
@@ -85,8 +89,8 @@ inline GroupProblem make_group_problem(const GroupShape& shape) {
     for (std::size_t b = 0; b < shape.requests.size(); ++b) {
       const StepRequest& request = shape.requests[b];
       for (std::int64_t pos = 0; pos < request.length - request.q_len; ++pos) {
-        const std::int64_t slot =
-            slot_of(c.sharding(), pos, rank, c.page_size, p.table.row(static_cast<std::int64_t>(b)));
+        const std::int64_t slot = slot_of(c.sharding(), pos, rank, c.page_size,
+                                          p.table.row(static_cast<std::int64_t>(b)));
         if (slot >= 0) fill_cache_row({p.caches.back(), c.k_scale}, slot, b, pos);
       }
     }
@@ -96,8 +100,8 @@ inline GroupProblem make_group_problem(const GroupShape& shape) {
 
 // One rank's tensors on `device`.
 struct RankState {
-  RankState(Device& device, Stream stream, const GroupProblem& p, std::int64_t rank, const AttentionOps& attention,
-            const DecodeLimits& limits)
+  RankState(Device& device, Stream stream, const GroupProblem& p, std::int64_t rank,
+            const AttentionOps& attention, const DecodeLimits& limits)
       : workspace(device, p.shape.config, p.dims, attention, limits) {
     const ParallelConfig& c = p.shape.config;
     const std::int64_t h = c.local_heads();
@@ -112,13 +116,15 @@ struct RankState {
     kv_c = upload(p.kv_c);
     k_pe = upload(p.k_pe);
     w_uk = upload(p.w_uk.view().narrow(0, first, query_heads));
-    w_uv = upload(p.w_uv.view().narrow(0, all_values ? 0 : rank * h, all_values ? c.gathered_heads() : h));
+    w_uv = upload(
+        p.w_uv.view().narrow(0, all_values ? 0 : rank * h, all_values ? c.gathered_heads() : h));
     cache = upload(p.caches[static_cast<std::size_t>(rank)]);
     workspace.load(p.plan(rank), stream);
   }
 
   DecodeInputs inputs(float k_scale) const {
-    return {q_nope.view(), q_rope.view(), kv_c.view(), k_pe.view(), w_uk.view(), w_uv.view(), {cache.view(), k_scale}};
+    return {q_nope.view(), q_rope.view(),          kv_c.view(), k_pe.view(), w_uk.view(),
+            w_uv.view(),   {cache.view(), k_scale}};
   }
 
   Tensor q_nope, q_rope, kv_c, k_pe, w_uk, w_uv, cache;
@@ -128,8 +134,10 @@ struct RankState {
 constexpr float kGroupSoftmaxScale = 0.0721688F;
 
 inline DecodeLimits limits_of(const GroupProblem& p) {
-  DecodeLimits limits{rows_of(p.shape.requests), static_cast<std::int64_t>(p.shape.requests.size()), p.table.columns, 1};
-  for (const StepRequest& request : p.shape.requests) limits.q_len = std::max(limits.q_len, request.q_len);
+  DecodeLimits limits{rows_of(p.shape.requests), static_cast<std::int64_t>(p.shape.requests.size()),
+                      p.table.columns, 1};
+  for (const StepRequest& request : p.shape.requests)
+    limits.q_len = std::max(limits.q_len, request.q_len);
   return limits;
 }
 
@@ -140,9 +148,10 @@ inline std::vector<Tensor> run_on_host(const GroupProblem& p) {
   group.run([&](Collective& collective) {
     CpuOps ops(2);
     RankState state(host_device(), kHostStream, p, collective.rank(), ops.attention, limits_of(p));
-    decode(p.shape.config, kGroupSoftmaxScale, state.inputs(p.shape.config.k_scale), state.workspace, ops.ops(),
-           collective, kHostStream);
-    outputs[static_cast<std::size_t>(collective.rank())] = copied_to_host(state.workspace.output(), kHostStream);
+    decode(p.shape.config, kGroupSoftmaxScale, state.inputs(p.shape.config.k_scale),
+           state.workspace, ops.ops(), collective, kHostStream);
+    outputs[static_cast<std::size_t>(collective.rank())] =
+        copied_to_host(state.workspace.output(), kHostStream);
   });
   return outputs;
 }
@@ -157,8 +166,8 @@ class GpuGroup {
     for (std::int64_t rank = 0; rank < p.world(); ++rank) {
       streams_.push_back(device.create_stream());
       ops_.push_back(&ops_of_rank(static_cast<std::size_t>(rank)));
-      ranks_.push_back(
-          std::make_unique<RankState>(device, streams_.back(), p, rank, ops_.back()->attention, limits_of(p)));
+      ranks_.push_back(std::make_unique<RankState>(device, streams_.back(), p, rank,
+                                                   ops_.back()->attention, limits_of(p)));
     }
   }
   ~GpuGroup() {
@@ -175,8 +184,9 @@ class GpuGroup {
   void enqueue() {
     group_.run([&](Collective& collective) {
       const auto r = static_cast<std::size_t>(collective.rank());
-      decode(problem_.shape.config, kGroupSoftmaxScale, ranks_[r]->inputs(problem_.shape.config.k_scale),
-             ranks_[r]->workspace, ops_[r]->ops(), collective, streams_[r]);
+      decode(problem_.shape.config, kGroupSoftmaxScale,
+             ranks_[r]->inputs(problem_.shape.config.k_scale), ranks_[r]->workspace, ops_[r]->ops(),
+             collective, streams_[r]);
     });
   }
 
@@ -191,8 +201,11 @@ class GpuGroup {
   // Contents of another step of the same shape: plan, caches, query, new tokens.
   void load(const GroupProblem& p) {
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
-      const RankState fresh(device_, streams_[r], p, static_cast<std::int64_t>(r), ops_[r]->attention, limits_of(p));
-      const auto copy = [&](const Tensor& to, const Tensor& from) { device_.copy_strided(to, from, streams_[r]); };
+      const RankState fresh(device_, streams_[r], p, static_cast<std::int64_t>(r),
+                            ops_[r]->attention, limits_of(p));
+      const auto copy = [&](const Tensor& to, const Tensor& from) {
+        device_.copy_strided(to, from, streams_[r]);
+      };
       copy(ranks_[r]->q_nope, fresh.q_nope);
       copy(ranks_[r]->q_rope, fresh.q_rope);
       copy(ranks_[r]->kv_c, fresh.kv_c);

@@ -1,4 +1,5 @@
-// A whole group on one card: N rank threads, a stream each, ordered by events; and the same as one CUDA graph.
+// A whole group on one card: N rank threads, a stream each, ordered by events; and the same as one
+// CUDA graph.
 #include <cmath>
 #include <vector>
 
@@ -10,7 +11,8 @@ namespace {
 
 using GroupTest = GpuTest;
 
-ParallelConfig config_for(std::int64_t ranks, std::int64_t local_heads, DType kv_dtype, Combine combine) {
+ParallelConfig config_for(std::int64_t ranks, std::int64_t local_heads, DType kv_dtype,
+                          Combine combine) {
   ParallelConfig config;
   config.tp = config.dcp = ranks;
   config.heads = ranks * local_heads;
@@ -22,9 +24,10 @@ ParallelConfig config_for(std::int64_t ranks, std::int64_t local_heads, DType kv
   return config;
 }
 
-// Host and card absorb with sums of other orders: now and then a bf16 (and so an e4m3) element of the query is a unit
-// apart; P is rounded on the card alone; ag_rs rounds up to N times, projection and output once more. Judged by the
-// share of the output's norm: each rounding unbiased, 2^-8 / sqrt(3) at most.
+// Host and card absorb with sums of other orders: now and then a bf16 (and so an e4m3) element of
+// the query is a unit apart; P is rounded on the card alone; ag_rs rounds up to N times, projection
+// and output once more. Judged by the share of the output's norm: each rounding unbiased, 2^-8 /
+// sqrt(3) at most.
 void expect_near(const std::vector<Tensor>& got, const std::vector<Tensor>& wanted, int roundings) {
   double error = 0.0;
   double norm = 0.0;
@@ -50,7 +53,8 @@ TEST_F(GroupTest, DecodesAsTheHostDoes) {
         shape.config.interleave = ranks == 4 ? 16 : 1;
         shape.requests = {{300, 1}, {1, 1}, {65, 2}, {0, 1}, {ranks, 1}};
         shape.seed = static_cast<std::uint64_t>(ranks);
-        SCOPED_TRACE(std::to_string(ranks) + " ranks " + std::string(name(kv)) + " " + std::string(name(combine)));
+        SCOPED_TRACE(std::to_string(ranks) + " ranks " + std::string(name(kv)) + " " +
+                     std::string(name(combine)));
         const GroupProblem p = make_group_problem(shape);
         GpuGroup group(device(), p, ops_of_rank);
         group.enqueue();
@@ -73,8 +77,8 @@ TEST_F(GroupTest, OptionsOfTheCombine) {
           shape.config.reduce_dtype = reduce;
           shape.config.query = form;
           shape.requests = {{130, 1}, {7, 3}};
-          SCOPED_TRACE(std::to_string(project) + std::to_string(replicate) + std::string(name(reduce)) +
-                       std::string(name(form)));
+          SCOPED_TRACE(std::to_string(project) + std::to_string(replicate) +
+                       std::string(name(reduce)) + std::string(name(form)));
           const GroupProblem p = make_group_problem(shape);
           GpuGroup group(device(), p, ops_of_rank);
           group.enqueue();
@@ -109,7 +113,8 @@ TEST_F(GroupTest, RepeatsBitwise) {
 
 // Captured with one set of lengths, tables, slots; replayed with others at the same addresses.
 TEST_F(GroupTest, GraphReplaysWithOtherContents) {
-  for (const Combine combine : {Combine::kAllGatherReduceScatter, Combine::kAllToAll, Combine::kAllToAllPacked}) {
+  for (const Combine combine :
+       {Combine::kAllGatherReduceScatter, Combine::kAllToAll, Combine::kAllToAllPacked}) {
     for (const DType kv : {DType::kE4M3, DType::kBF16}) {
       GroupShape shape;
       shape.config = config_for(4, 16, kv, combine);
@@ -124,7 +129,8 @@ TEST_F(GroupTest, GraphReplaysWithOtherContents) {
       device().synchronize(stream());
       expect_equal(group.outputs(), direct);
       for (const std::vector<StepRequest>& lengths :
-           {std::vector<StepRequest>{{4096, 1}, {1, 1}, {0, 1}, {0, 1}}, {{65, 1}, {64, 1}, {65, 1}, {63, 1}}}) {
+           {std::vector<StepRequest>{{4096, 1}, {1, 1}, {0, 1}, {0, 1}},
+            {{65, 1}, {64, 1}, {65, 1}, {63, 1}}}) {
         GroupShape other = shape;
         other.requests = lengths;
         other.seed = 77;
@@ -143,7 +149,8 @@ TEST_F(GroupTest, GraphReplaysWithOtherContents) {
   }
 }
 
-// Padding rows of a captured batch: wild table entries and NaN queries change nothing, and no slot is written.
+// Padding rows of a captured batch: wild table entries and NaN queries change nothing, and no slot
+// is written.
 TEST_F(GroupTest, PaddingRowsChangeNothing) {
   GroupShape shape;
   shape.config = config_for(2, 16, DType::kE4M3, Combine::kAllGatherReduceScatter);

@@ -1,4 +1,5 @@
-// Prefill attention on the GPU against the host: causal and unmasked, ragged requests, strided rows, poison beyond them.
+// Prefill attention on the GPU against the host: causal and unmasked, ragged requests, strided
+// rows, poison beyond them.
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -27,15 +28,16 @@ Tensor cumulative(const std::vector<std::int32_t>& counts, const char* name) {
   return index_tensor(sums, name);
 }
 
-// P in bf16 (2^-8, unbiased: four deviations of at most |v| <= v_max, worst case up to 16 keys), fp32 accumulators on
-// the GPU, fp32 arithmetic on the host; logits up to `logit` in magnitude.
+// P in bf16 (2^-8, unbiased: four deviations of at most |v| <= v_max, worst case up to 16 keys),
+// fp32 accumulators on the GPU, fp32 arithmetic on the host; logits up to `logit` in magnitude.
 void expect_close(const TensorView& got, const TensorView& wanted, const TensorView& got_lse,
                   const TensorView& wanted_lse, double v_max, double logit) {
   const std::vector<float> a = values_of(got), b = values_of(wanted);
   const std::vector<float> la = values_of(got_lse), lb = values_of(wanted_lse);
   const double bound = v_max * (0x1p-8 + 0x1p-21 * (logit + 64));
   for (std::size_t i = 0; i < a.size(); ++i) {
-    ASSERT_LE(std::abs(double{a[i]} - b[i]), bound) << "element " << i << " got " << a[i] << ", wanted " << b[i];
+    ASSERT_LE(std::abs(double{a[i]} - b[i]), bound)
+        << "element " << i << " got " << a[i] << ", wanted " << b[i];
   }
   for (std::size_t i = 0; i < la.size(); ++i) {
     if (lb[i] == kEmptyLse) {
@@ -58,15 +60,19 @@ TEST_F(PrefillAttentionTest, MatchesTheHost) {
     for (const std::int64_t heads : {1, 3, 16}) {
       for (const std::int64_t pad : {0, 8}) {
         const bool causal = c.keys.empty();
-        const auto rows = static_cast<std::int64_t>(std::accumulate(c.rows.begin(), c.rows.end(), 0));
+        const auto rows =
+            static_cast<std::int64_t>(std::accumulate(c.rows.begin(), c.rows.end(), 0));
         const std::vector<std::int32_t>& key_counts = causal ? c.rows : c.keys;
-        const auto keys = static_cast<std::int64_t>(std::accumulate(key_counts.begin(), key_counts.end(), 0));
-        SCOPED_TRACE(std::string(causal ? "causal " : "context ") + std::to_string(rows) + " rows " +
-                     std::to_string(keys) + " keys " + std::to_string(heads) + " heads");
+        const auto keys =
+            static_cast<std::int64_t>(std::accumulate(key_counts.begin(), key_counts.end(), 0));
+        SCOPED_TRACE(std::string(causal ? "causal " : "context ") + std::to_string(rows) +
+                     " rows " + std::to_string(keys) + " keys " + std::to_string(heads) + " heads");
         Numbers numbers(++seed);
-        const Tensor query = random_tensor(DType::kBF16, {rows, heads, 192}, "query", numbers, 0.1F);
+        const Tensor query =
+            random_tensor(DType::kBF16, {rows, heads, 192}, "query", numbers, 0.1F);
         const Tensor key = random_tensor(DType::kBF16, {keys, heads, 192}, "key", numbers, 0.1F);
-        const Tensor value = random_tensor(DType::kBF16, {keys, heads, 128}, "value", numbers, 1.0F);
+        const Tensor value =
+            random_tensor(DType::kBF16, {keys, heads, 128}, "value", numbers, 1.0F);
         const Tensor cu_rows = cumulative(c.rows, "cu_rows");
         const Tensor cu_keys = cumulative(key_counts, "cu_context");
         const std::int64_t max_rows = *std::max_element(c.rows.begin(), c.rows.end());
@@ -82,12 +88,14 @@ TEST_F(PrefillAttentionTest, MatchesTheHost) {
         const Tensor cu_keys_device = upload(cu_keys);
         const float scale = 0.0721688F;
         if (causal) {
-          cpu_.attention.causal(wanted, wanted_lse, query, key, value, cu_rows, max_rows, scale, kHostStream);
+          cpu_.attention.causal(wanted, wanted_lse, query, key, value, cu_rows, max_rows, scale,
+                                kHostStream);
           ops.attention.causal(got, got_lse, q, k, v, cu_rows_device, max_rows, scale, stream());
         } else {
-          cpu_.attention.context(wanted, wanted_lse, query, key, value, cu_rows, max_rows, cu_keys, scale,
-                                 kHostStream);
-          ops.attention.context(got, got_lse, q, k, v, cu_rows_device, max_rows, cu_keys_device, scale, stream());
+          cpu_.attention.context(wanted, wanted_lse, query, key, value, cu_rows, max_rows, cu_keys,
+                                 scale, kHostStream);
+          ops.attention.context(got, got_lse, q, k, v, cu_rows_device, max_rows, cu_keys_device,
+                                scale, stream());
         }
         expect_close(download(got), wanted, download(got_lse), wanted_lse, 6.0, 12.0);
         if (HasFailure()) return;
@@ -103,7 +111,8 @@ TEST_F(PrefillAttentionTest, RefusesOtherWidths) {
   const Tensor out(device(), DType::kF32, {3, 2, 128}, "out");
   const Tensor lse(device(), DType::kF32, {3, 2}, "lse");
   const Tensor cu(device(), DType::kI32, {2}, "cu_rows");
-  EXPECT_THROW(ops.attention.causal(out, lse, query, query, value, cu, 3, 1.0F, stream()), Unsupported);
+  EXPECT_THROW(ops.attention.causal(out, lse, query, query, value, cu, 3, 1.0F, stream()),
+               Unsupported);
 }
 
 }  // namespace

@@ -20,8 +20,10 @@ class PrefillGroupTest : public GpuTest {
     const Tensor w_uk = up(host.w_uk), w_uv = up(host.w_uv), cache = up(host.cache.data);
     PrefillWorkspace workspace(device(), config, world.shape().dims, world.limits());
     workspace.load(world.plan(collective.rank()), rank_stream);
-    prefill(config, world.shape().softmax_scale, {query, kv_c, k_pe, w_uk, w_uv, {cache.view(), host.cache.scale}},
-            workspace, ops_of_rank(static_cast<std::size_t>(collective.rank())).ops(), collective, rank_stream);
+    prefill(config, world.shape().softmax_scale,
+            {query, kv_c, k_pe, w_uk, w_uv, {cache.view(), host.cache.scale}}, workspace,
+            ops_of_rank(static_cast<std::size_t>(collective.rank())).ops(), collective,
+            rank_stream);
     PrefillResult result{copied_to_host(workspace.output(), rank_stream),
                          copied_to_host(workspace.running(), rank_stream),
                          copied_to_host(workspace.running_lse(), rank_stream), workspace.chunks()};
@@ -40,7 +42,8 @@ class PrefillGroupTest : public GpuTest {
     return results;
   }
 
-  static void expect_oracle_on_gpu(const PrefillWorld& world, const std::vector<PrefillResult>& results) {
+  static void expect_oracle_on_gpu(const PrefillWorld& world,
+                                   const std::vector<PrefillResult>& results) {
     const std::int64_t h = world.shape().local_heads;
     const std::vector<std::int64_t> rows = rows_up_to(world.rows());
     for (std::size_t r = 0; r < results.size(); ++r) {
@@ -65,8 +68,8 @@ TEST_F(PrefillGroupTest, OneSoftmaxOverContextAndNewTokens) {
     std::int64_t ranks, interleave, workspace;
     DType kv;
   };
-  for (const Case& c : {Case{1, 1, 128, DType::kE4M3}, Case{2, 1, 128, DType::kE4M3}, Case{3, 4, 192, DType::kBF16},
-                        Case{8, 1, 256, DType::kE4M3}}) {
+  for (const Case& c : {Case{1, 1, 128, DType::kE4M3}, Case{2, 1, 128, DType::kE4M3},
+                        Case{3, 4, 192, DType::kBF16}, Case{8, 1, 256, DType::kE4M3}}) {
     PrefillShape shape;
     shape.dims = MlaDims{};
     shape.local_heads = 2;

@@ -1,5 +1,6 @@
-// The proof behind kernels/device/e4m3.cuh: a quotient corrected by its remainder is the rounded quotient, for every
-// significand of a bf16 numerator and of an fp32 scale. Exponents only shift the result.
+// The proof behind kernels/device/e4m3.cuh: a quotient corrected by its remainder is the rounded
+// quotient, for every significand of a bf16 numerator and of an fp32 scale. Exponents only shift
+// the result.
 #include <gtest/gtest.h>
 
 #include <atomic>

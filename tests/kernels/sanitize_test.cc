@@ -1,4 +1,5 @@
-// One small launch of every kernel, for compute-sanitizer (ctest label `sanitize`): results are judged elsewhere.
+// One small launch of every kernel, for compute-sanitizer (ctest label `sanitize`): results are
+// judged elsewhere.
 #include <vector>
 
 #include "tests/kernels/decode_case.h"
@@ -12,14 +13,16 @@ class SmallStepTest : public DecodeGpuTest {};
 TEST_F(SmallStepTest, Decode) {
   CudaAttentionOps generic(device(), DecodeKernels::kGeneric);
   CudaAttentionOps best(device());
-  for (const auto& [query, cache] : {std::pair{DType::kBF16, DType::kBF16}, std::pair{DType::kE4M3, DType::kE4M3},
-                                     std::pair{DType::kBF16, DType::kE4M3}}) {
+  for (const auto& [query, cache] :
+       {std::pair{DType::kBF16, DType::kBF16}, std::pair{DType::kE4M3, DType::kE4M3},
+        std::pair{DType::kBF16, DType::kE4M3}}) {
     DecodeProblemShape shape = full_width(query, cache);
     shape.heads = 16;
     shape.page = 64;
     shape.visible = {{150, 65}, {0}, {1}};
     const DecodeProblem p = make_decode_problem(shape, 3);
-    for (AttentionOps* ops : {static_cast<AttentionOps*>(&generic), static_cast<AttentionOps*>(&best)}) {
+    for (AttentionOps* ops :
+         {static_cast<AttentionOps*>(&generic), static_cast<AttentionOps*>(&best)}) {
       const DecodeOnGpu g = upload_problem(p, *ops);
       const Result result = run(p, g, *ops);
       device().synchronize(stream());
@@ -65,13 +68,14 @@ TEST_F(SmallStepTest, Prefill) {
   const Tensor lse = poisoned(DType::kF32, {rows, heads}, "lse");
   const Tensor partial = poisoned(DType::kF32, {rows, heads, 128}, "partial");
   const Tensor partial_lse = poisoned(DType::kF32, {rows, heads}, "partial lse");
-  ops.cache.gather_and_dequantize(local, {cache, 0.5F}, table.view().reshaped({1, 2}), {cu_keys, seq, starts, {}},
-                                  stream());
+  ops.cache.gather_and_dequantize(local, {cache, 0.5F}, table.view().reshaped({1, 2}),
+                                  {cu_keys, seq, starts, {}}, stream());
   ops.cache.reorganise(context, local, source, stream());
   ops.query.project_keys_values(key, value, context, w_uk, w_uv, stream());
-  ops.attention.causal(out, lse, query, key.view().narrow(0, 0, rows), value.view().narrow(0, 0, rows), cu_rows, rows,
-                       0.07F, stream());
-  ops.attention.context(partial, partial_lse, query, key, value, cu_rows, rows, cu_keys, 0.07F, stream());
+  ops.attention.causal(out, lse, query, key.view().narrow(0, 0, rows),
+                       value.view().narrow(0, 0, rows), cu_rows, rows, 0.07F, stream());
+  ops.attention.context(partial, partial_lse, query, key, value, cu_rows, rows, cu_keys, 0.07F,
+                        stream());
   ops.combine.merge_into(out, lse, partial, partial_lse, stream());
   const Tensor rounded = poisoned(DType::kBF16, {rows, heads, 128}, "rounded");
   ops.combine.round_to(rounded, out, stream());

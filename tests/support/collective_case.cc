@@ -221,8 +221,8 @@ std::string check_case(const CollectiveCase& test_case, Collective& collective, 
   const std::string where =
       describe(test_case) + " on rank " + std::to_string(collective.rank()) + ": ";
   LaidOutTensor in(device, test_case.dtype, test_case.in_shape, test_case.in_layout, "in", stream);
-  LaidOutTensor out(device, test_case.dtype, out_shape(test_case, world_size),
-                    test_case.out_layout, "out", stream);
+  LaidOutTensor out(device, test_case.dtype, out_shape(test_case, world_size), test_case.out_layout,
+                    "out", stream);
   const std::vector<unsigned char> input = input_bytes(test_case, collective.rank());
   in.write(input, stream);
   call(test_case, collective, out.view(), in.view(), stream);

@@ -24,8 +24,8 @@ class GroupUnderTest {
   virtual ~GroupUnderTest() = default;
 
   virtual int world_size() const = 0;
-  // Runs body on every rank of this process (under MPI that is one) and returns what was found wrong.
-  // Exceptions of the body are thrown on here, on the main thread.
+  // Runs body on every rank of this process (under MPI that is one) and returns what was found
+  // wrong. Exceptions of the body are thrown on here, on the main thread.
   virtual std::vector<std::string> run(const RankBody& body) = 0;
 };
 

@@ -1,5 +1,5 @@
-// main() of tests that run as several processes: every process runs the same tests in the same order,
-// process 0 prints, and what failed on the others comes to it over MPI.
+// main() of tests that run as several processes: every process runs the same tests in the same
+// order, process 0 prints, and what failed on the others comes to it over MPI.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

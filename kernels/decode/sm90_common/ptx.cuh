@@ -8,7 +8,7 @@
 
 namespace mladcp::sm90 {
 
-__device__ __forceinline__ std::uint32_t shared_address(const void *p) {
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
@@ -75,11 +75,11 @@ __device__ __forceinline__ bool elect_one() {
 // lines may leave L2 first.
 inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull;
 
-__device__ __forceinline__ void tma_prefetch_descriptor(const CUtensorMap *map) {
+__device__ __forceinline__ void tma_prefetch_descriptor(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ __forceinline__ void tma_load_4d(std::uint32_t dst, const CUtensorMap *map, int c0,
+__device__ __forceinline__ void tma_load_4d(std::uint32_t dst, const CUtensorMap* map, int c0,
                                             int c1, int c2, int c3, std::uint32_t barrier,
                                             std::uint64_t policy) {
   asm volatile(
@@ -90,7 +90,7 @@ __device__ __forceinline__ void tma_load_4d(std::uint32_t dst, const CUtensorMap
       : "memory");
 }
 
-__device__ __forceinline__ void tma_load_3d(std::uint32_t dst, const CUtensorMap *map, int c0,
+__device__ __forceinline__ void tma_load_3d(std::uint32_t dst, const CUtensorMap* map, int c0,
                                             int c1, int c2, std::uint32_t barrier,
                                             std::uint64_t policy) {
   asm volatile(
@@ -105,7 +105,7 @@ __device__ __forceinline__ void tma_load_3d(std::uint32_t dst, const CUtensorMap
 
 // Copies 16 bytes, or writes 16 zero bytes when `valid` is false (the source is
 // then not read).
-__device__ __forceinline__ void copy_async_16(std::uint32_t dst, const void *src, bool valid) {
+__device__ __forceinline__ void copy_async_16(std::uint32_t dst, const void* src, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
                : "memory");
@@ -197,8 +197,8 @@ __device__ __forceinline__ std::uint32_t pack_bf16x2(float a, float b) {
 }
 
 // Four e4m3 codes to two pairs of f16; exact.
-__device__ __forceinline__ void unpack_e4m3x4(std::uint32_t codes, std::uint32_t &low,
-                                              std::uint32_t &high) {
+__device__ __forceinline__ void unpack_e4m3x4(std::uint32_t codes, std::uint32_t& low,
+                                              std::uint32_t& high) {
   asm("{\n.reg .b16 lo, hi;\n"
       "mov.b32 {lo, hi}, %2;\n"
       "cvt.rn.f16x2.e4m3x2 %0, lo;\n"
