@@ -57,10 +57,11 @@ TEST(SchedulePieces, HoldEveryKeyOnce) {
 // 612 TFLOP/s and 1,376 GB/s.
 TEST(AttentionWork, AgreesWithMeasuredRates) {
   const AttentionWorkShape shape;
-  const std::int64_t keys = 128 * 4096;
+  const std::int64_t keys = std::int64_t{128} * 4096;
   EXPECT_EQ(attention_flops(keys, shape), std::int64_t{2} * 128 * keys * (576 + 512));
   EXPECT_EQ(attention_flops(keys, shape) / 238 / 1'000'000, 613);
-  EXPECT_EQ(attention_bytes(keys, 128, shape), keys * 576 + 128 * 128 * (576 + 2 * 512));
+  EXPECT_EQ(attention_bytes(keys, 128, shape),
+            keys * 576 + std::int64_t{128} * 128 * (576 + 2 * 512));
   EXPECT_EQ(attention_bytes(keys, 128, shape) / 238 / 1'000, 1379);
 }
 
