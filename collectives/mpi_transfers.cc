@@ -9,6 +9,10 @@
 namespace mladcp {
 namespace {
 
+// Polls without a pause at first; then it leaves the core to ranks that still compute on it.
+constexpr std::chrono::microseconds kEagerPolling{200};
+constexpr std::chrono::microseconds kPause{50};
+
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;  // MPI counts are int
 
 template <typename Transfer>
@@ -61,7 +65,7 @@ void MpiTransfers::receive(void* data, std::int64_t bytes, int peer, int tag) {
 bool MpiTransfers::wait(std::chrono::milliseconds timeout,
                         const std::function<void()>& between_polls) {
   using Clock = std::chrono::steady_clock;
-  const Clock::time_point deadline = Clock::now() + timeout;
+  const Clock::time_point begin = Clock::now();
   while (true) {
     const auto complete = [](Transfer& transfer) {
       int flag = 0;
@@ -71,8 +75,13 @@ bool MpiTransfers::wait(std::chrono::milliseconds timeout,
     open_.erase(std::remove_if(open_.begin(), open_.end(), complete), open_.end());
     if (open_.empty()) return true;
     between_polls();
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::yield();
+    const Clock::duration waited = Clock::now() - begin;
+    if (waited >= timeout) return false;
+    if (waited < kEagerPolling) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
   }
 }
 
