@@ -304,7 +304,7 @@ TEST_P(CollectiveConformance, DifferingCallsFailOnEveryRank) {
              {std::string("rank ") + std::to_string(n - 1), std::string("all_gather #0 'context'"),
               std::string("in_shape [4, 2] against [3, 2]")}) {
           if (text.find(wanted) == std::string::npos) {
-            findings += "no '" + wanted + "' in '" + text + "'; ";
+            findings.append("no '").append(wanted).append("' in '").append(text).append("'; ");
           }
         }
       }

@@ -68,7 +68,7 @@ TEST(RecordingCollective, RecordsBytesOfEveryCallInOrder) {
   RecordingCollective recording(fake, log);
   const Tensor query(host_device(), DType::kE4M3, {1, 16, 576}, "query");
   const Tensor gathered(host_device(), DType::kE4M3, {1, 128, 576}, "gathered");
-  host_device().fill_bytes(query.view().data, 0, 16 * 576, kHostStream);
+  host_device().fill_bytes(query.view().data, 0, std::size_t{16} * 576, kHostStream);
   recording.all_gather(gathered, query, 1, kHostStream, "query");
   const std::vector<CallRecord> records = log.records();
   ASSERT_EQ(records.size(), 1U);
