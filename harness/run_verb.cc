@@ -18,7 +18,7 @@ namespace {
 // A bar on a terminal's standard error; silent elsewhere, so that logs and pipes stay clean.
 class ProgressBar {
  public:
-  void operator()(double done, std::string_view next) {
+  void operator()(double done, std::string_view next) const {
     if (!terminal_) return;
     const auto filled = static_cast<std::size_t>(done * kWidth);
     fmt::print(stderr, "\r[{}{}] {:3.0f} % {:<32}", std::string(filled, '='),
