@@ -32,7 +32,8 @@ class QuotientByScale {
     if (!moderate_) return __fdiv_rn(value, scale_);
     const float quotient = __fmul_rn(value, reciprocal_);
     const float remainder = __fmaf_rn(-quotient, scale_, value);
-    const float corrected = __fmaf_rn(remainder, reciprocal_, quotient);
+    // The remainder of -0 is +0, and would take the sign away.
+    const float corrected = copysignf(__fmaf_rn(remainder, reciprocal_, quotient), value);
     return fabsf(quotient) < 1024.0F ? corrected
                                      : quotient;  // infinities and NaN stay what they are
   }
