@@ -59,9 +59,9 @@ TEST(PoisoningDevice, WritesAstrayAreNamedByBytesAndOffset) {
 }
 
 TEST(PoisoningDevice, DescribesABreachFromTheNearerEnd) {
-  EXPECT_EQ(describe({10, 11, 0x3F}),
+  EXPECT_EQ(describe(PoisoningDevice::BrokenGuard{10, 11, 0x3F}),
             "a tensor of 10 bytes: byte 11 (2 past its end) was written: 0x3F");
-  EXPECT_EQ(describe({10, -3, 0x3F}),
+  EXPECT_EQ(describe(PoisoningDevice::BrokenGuard{10, -3, 0x3F}),
             "a tensor of 10 bytes: byte -3 (3 before its start) was written: 0x3F");
 }
 
