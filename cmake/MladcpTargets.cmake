@@ -60,6 +60,9 @@ function(mladcp_test folder)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  if(MLADCP_SANITIZE AND arg_TIMEOUT LESS 900)
+    set(arg_TIMEOUT 900)  # ten to twenty times slower
+  endif()
   gtest_discover_tests(${target}
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60
