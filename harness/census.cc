@@ -1,7 +1,6 @@
 #include "harness/census.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "core/bfloat16.h"
@@ -23,7 +22,8 @@ std::int64_t windows_of(std::int64_t length, std::int64_t width) {
 
 Tensor zeros(const Shape& shape, const char* name) {
   Tensor tensor(host_device(), DType::kBF16, shape, name);
-  std::memset(tensor.view().data, 0, static_cast<std::size_t>(tensor.view().bytes()));
+  host_device().fill_bytes(tensor.view().data, 0, static_cast<std::size_t>(tensor.view().bytes()),
+                           {});
   return tensor;
 }
 

@@ -30,8 +30,8 @@ Tensor fill_cache(const ParallelConfig& config, const DecodeProblem& problem,
   const std::int64_t width = problem.dims.row();
   Tensor cache(host_device(), config.kv_dtype, {layout.pages, config.page_size, width}, "kv_cache");
   const bool fp8 = config.kv_dtype == DType::kE4M3;
-  std::memset(cache.view().data, fp8 ? kPoisonE4M3 : kPoisonBF16,
-              static_cast<std::size_t>(cache.view().bytes()));
+  host_device().fill_bytes(cache.view().data, fp8 ? kPoisonE4M3 : kPoisonBF16,
+                           static_cast<std::size_t>(cache.view().bytes()), {});
   const std::int64_t row_bytes = width * static_cast<std::int64_t>(size_bytes(config.kv_dtype));
   const KvSharding sharding = config.sharding();
   for (std::size_t b = 0; b < problem.requests.size(); ++b) {
