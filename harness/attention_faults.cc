@@ -21,13 +21,10 @@ Fault decode_fault(std::string name, std::string imitates, int rank,
                    const Scenario& scenario = fault_scenario()) {
   OpFunctions functions;
   functions.decode = std::move(decode);
-  return {std::move(name),
-          std::move(imitates),
-          "attention",
-          rank,
-          scenario,
-          std::move(probes),
-          std::make_shared<OpFault>(rank, std::move(functions))};
+  Fault fault = op_fault(std::move(name), std::move(imitates), "attention", rank,
+                         std::move(functions), scenario);
+  fault.probes = std::move(probes);
+  return fault;
 }
 
 Fault naive_fault(std::string name, std::string imitates, int rank, NaiveAttention attention,

@@ -17,17 +17,6 @@ Scenario with_combine(Combine combine) {
   return scenario;
 }
 
-Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
-               OpFunctions functions, const Scenario& scenario = fault_scenario()) {
-  return {std::move(name),
-          std::move(imitates),
-          std::move(stage),
-          rank,
-          scenario,
-          {"numeric"},
-          std::make_shared<OpFault>(rank, std::move(functions))};
-}
-
 // Replaces the weight of stage correct: weight(lses of all ranks at a row and head, own rank).
 OpFunctions correct_with(
     std::function<float(const std::vector<float>& lses, int rank, float partial)> corrected) {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/bfloat16.h"
 #include "core/error.h"
 #include "harness/backend.h"
+#include "harness/fault_variations.h"
 #include "harness/judged_step.h"
 #include "harness/run_scenario.h"
 
@@ -56,6 +58,17 @@ Scenario fault_scenario() {
   scenario.seed = 11;
   scenario.timeout_s = 20.0;
   return scenario;
+}
+
+Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
+               OpFunctions functions, const Scenario& scenario) {
+  return {std::move(name),
+          std::move(imitates),
+          std::move(stage),
+          rank,
+          scenario,
+          {"numeric"},
+          std::make_shared<OpFault>(rank, std::move(functions))};
 }
 
 Scenario clean_scenario(const Fault& fault) {

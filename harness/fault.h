@@ -12,6 +12,8 @@
 
 namespace mladcp {
 
+struct OpFunctions;
+
 struct Fault {
   static constexpr int kEveryRank = -1;
 
@@ -49,6 +51,10 @@ FaultFinding try_fault(const Fault& fault);
 
 // The scenario most faults are tried on: small, uneven, every edge present.
 Scenario fault_scenario();
+
+// One operation of a step replaced (harness/fault_variations.h) on `rank`; random data shows it.
+Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
+               OpFunctions functions, const Scenario& scenario = fault_scenario());
 
 // Parts of the catalogue, one a room.
 std::vector<Fault> plan_faults();

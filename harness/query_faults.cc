@@ -1,26 +1,15 @@
 // Faults between a rank's query heads and the query attention sees, and in the cache it writes.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "core/bfloat16.h"
+#include "core/device.h"
 #include "core/float8_e4m3.h"
 #include "harness/fault.h"
 #include "harness/fault_variations.h"
 
 namespace mladcp {
 namespace {
-
-Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
-               OpFunctions functions, const Scenario& scenario = fault_scenario()) {
-  return {std::move(name),
-          std::move(imitates),
-          std::move(stage),
-          rank,
-          scenario,
-          {"numeric"},
-          std::make_shared<OpFault>(rank, std::move(functions))};
-}
 
 // q_scale and k_scale whose reciprocals are not exact.
 Scenario odd_scales(float q_scale, float k_scale) {
@@ -112,7 +101,7 @@ std::vector<Fault> quantise_faults() {
     if (out.size(0) == 0) return;
     // A kernel fused with the cache write returns early where slot is -1; here the last row.
     edit_tensor(out.narrow(0, out.size(0) - 1, 1), stream, [](const TensorView& host) {
-      std::memset(host.data, 0x7F, static_cast<std::size_t>(host.bytes()));
+      host_device().fill_bytes(host.data, 0x7F, static_cast<std::size_t>(host.bytes()), {});
     });
   };
   faults.push_back(op_fault("query-unwritten", "query left unwritten where slot is -1 (vLLM 50095)",
