@@ -12,6 +12,7 @@
 #include "core/lse_merge.h"
 #include "harness/exact_checks.h"
 #include "harness/rank_inputs.h"
+#include "reference/device_lse.h"
 #include "reference/error_bounds.h"
 #include "reference/parallel_for.h"
 
@@ -157,6 +158,11 @@ void check_attention(const Judged& judged_step, std::vector<Check>& checks) {
     checks.push_back(check_within("attention", rank, "LSE of the shard against fp64",
                                   settled(taps.at("attention.lse"), plan, kEmptyLse),
                                   expected.per_set[r].lse));
+    if (judged_step.profile.device_lse) {
+      checks.push_back(check_within("attention", rank, "LSE of the shard against the tensor core's",
+                                    settled(taps.at("attention.lse"), plan, kEmptyLse),
+                                    expect_device_lse(inputs.problem, rank, judged_step.threads)));
+    }
     if (config.dcp == 1 || config.project_before_merge) continue;
     const std::int64_t h = config.local_heads();
     checks.push_back(check_within("output", rank, "combined latents against the unsharded fp64",

@@ -93,8 +93,8 @@ void print(const Kill& kill) {
     fmt::print("\n{:<26} {:<17} {:<8} {:>8}  {}\n", "smallest fault caught", "unit", "probe", "S",
                "size");
     for (const Sensitivity& s : kill.sensitivities) {
-      fmt::print("{:<26} {:<17} {:<8} {:>8}  {:.3g}\n", s.kind, s.unit, s.probe, s.length,
-                 s.smallest);
+      fmt::print("{:<26} {:<17} {:<8} {:>8}  {}\n", s.kind, s.unit, s.probe, s.length,
+                 s.smallest == 0.0 ? "none" : fmt::format("{:.3g}", s.smallest));
     }
   }
   const auto count = [&](auto predicate) {

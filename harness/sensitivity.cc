@@ -5,7 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "core/error.h"
 #include "harness/fault_variations.h"
 #include "harness/naive_attention.h"
 #include "harness/run_scenario.h"
@@ -26,11 +25,15 @@ std::unique_ptr<Variation> decode_variation(
   return std::make_unique<OpFault>(0, std::move(functions));
 }
 
+void scale_values(const TensorView& tensor, double size, Stream stream) {
+  map_values(tensor, stream,
+             [&](float x, std::int64_t) { return static_cast<float>((1.0 + size) * x); });
+}
+
 std::unique_ptr<Variation> output_scaled(double size) {
   return decode_variation([size](AttentionOps& next, const OpFunctions::Decode& call) {
     call.run(next);
-    map_values(call.out, call.stream,
-               [&](float x, std::int64_t) { return static_cast<float>((1.0 + size) * x); });
+    scale_values(call.out, size, call.stream);
   });
 }
 
@@ -90,6 +93,55 @@ std::unique_ptr<Variation> visible_shortened(double size) {
   });
 }
 
+std::unique_ptr<Variation> absorbed_scaled(double size) {
+  OpFunctions functions;
+  functions.absorb = [size](QueryOps& next, const TensorView& out, const TensorView& q_nope,
+                            const TensorView& w_uk, Stream stream) {
+    next.absorb(out, q_nope, w_uk, stream);
+    scale_values(out, size, stream);
+  };
+  return std::make_unique<OpFault>(0, std::move(functions));
+}
+
+std::unique_ptr<Variation> corrected_scaled(double size) {
+  OpFunctions functions;
+  functions.correct = [size](CombineOps& next, const TensorView& out, const TensorView& partial,
+                             const TensorView& lses, int rank, Stream stream) {
+    next.correct(out, partial, lses, rank, stream);
+    scale_values(out, size, stream);
+  };
+  return std::make_unique<OpFault>(0, std::move(functions));
+}
+
+std::unique_ptr<Variation> sum_scaled(double size) {
+  return std::make_unique<CollectiveFault>(
+      0, [size](const CollectiveFault::Forward& forward, const CollectiveCall& call,
+                const TensorView& out, const TensorView& in, Stream stream) {
+        forward(call, out, in, stream);
+        if (call.op == CollectiveOp::kReduceScatter) scale_values(out, size, stream);
+      });
+}
+
+std::unique_ptr<Variation> merged_scaled(double size) {
+  OpFunctions functions;
+  functions.merge = [size](CombineOps& next, const TensorView& out, const TensorView& lse,
+                           const TensorView& partials, const TensorView& lses, Stream stream) {
+    next.merge(out, lse, partials, lses, stream);
+    scale_values(out, size, stream);
+  };
+  return std::make_unique<OpFault>(0, std::move(functions));
+}
+
+std::unique_ptr<Variation> projected_scaled(double size) {
+  OpFunctions functions;
+  functions.project_value = [size](QueryOps& next, const TensorView& out, const TensorView& latent,
+                                   const TensorView& w_uv, Stream stream) {
+    next.project_value(out, latent, w_uv, stream);
+    scale_values(out, size, stream);
+  };
+  return std::make_unique<OpFault>(0, std::move(functions));
+}
+
 // P below `size` of the row's largest becomes 0.
 std::unique_ptr<Variation> p_flushed(double size) {
   NaiveAttention attention;
@@ -118,36 +170,54 @@ Scenario sensitivity_scenario(const FaultKind& kind, std::int64_t length, std::s
   // A census takes one pass per 512 keys and head: it wants the real width and many heads.
   const bool census = kind.probe == "census";
   scenario.model = census ? "deepseek-v3" : "tiny";
-  scenario.parallel = {
-      .heads = census ? 128 : 4, .tp = 2, .dcp = 2, .interleave = 1, .page_size = 64};
+  scenario.parallel = {.heads = census ? 128 : 4,
+                       .tp = 2,
+                       .dcp = 2,
+                       .interleave = 1,
+                       .page_size = 64,
+                       .combine = kind.combine,
+                       .reduce_dtype = kind.reduce_dtype};
   scenario.seq_lens = {length};
   scenario.device = device;
   scenario.probes = {std::string(kind.probe)};
   return scenario;
 }
 
-bool is_caught(const Scenario& scenario, const Variation& variation) {
-  try {
-    const Report report = run_scenario(scenario, &variation, [](double, std::string_view) {});
-    return !all_hold(report.checks);
-  } catch (const Error&) {
-    return true;
-  }
+bool is_caught(const Scenario& scenario, const Variation& variation, std::string_view stage) {
+  const Report report = run_scenario(scenario, &variation, [](double, std::string_view) {});
+  const auto failed =
+      std::find_if(report.checks.begin(), report.checks.end(),
+                   [](const Check& check) { return check.status == CheckStatus::kFail; });
+  return failed != report.checks.end() && failed->stage == stage;
 }
 
 }  // namespace
 
 const std::vector<FaultKind>& fault_kinds() {
+  static const std::vector<double> kScales = halvings(0.125, 20);
   static const std::vector<FaultKind> kinds = {
-      {"output scale error", "relative", "numeric", halvings(0.125, 14), output_scaled},
-      {"logit scale error", "relative", "numeric", halvings(0.125, 18), logits_scaled},
-      {"LSE offset", "nats", "numeric", halvings(0.125, 18), lse_offset},
-      {"keys dropped", "keys", "census", halvings(4, 3), keys_dropped},
-      {"pairs of heads swapped", "pairs", "numeric", halvings(1, 1), heads_swapped},
-      {"visible length short by", "keys", "numeric", halvings(16, 5), visible_shortened},
-      {"P flushed below", "of the largest P", "sink", halvings(0.125, 18), p_flushed},
-      {"14-bit accumulator over", "keys a chain", "shifted", halvings(65536, 12),
+      {"output scale error", "relative", "numeric", "attention", halvings(0.125, 14),
+       output_scaled},
+      {"logit scale error", "relative", "numeric", "attention", halvings(0.125, 18), logits_scaled},
+      {"LSE offset", "nats", "numeric", "attention", halvings(0.125, 18), lse_offset},
+      {"keys dropped", "keys", "census", "attention", halvings(4, 3), keys_dropped},
+      {"pairs of heads swapped", "pairs", "numeric", "attention", halvings(1, 1), heads_swapped},
+      {"visible length short by", "keys", "numeric", "plan", halvings(16, 5), visible_shortened},
+      {"P flushed below", "of the largest P", "sink", "attention", halvings(0.125, 18), p_flushed},
+      {"14-bit accumulator over", "keys a chain", "shifted", "attention", halvings(65536, 12),
        short_accumulator},
+      {"absorbed query scaled", "relative", "numeric", "absorb", kScales, absorbed_scaled},
+      {"weighted partial, bf16", "relative", "numeric", "correct", kScales, corrected_scaled},
+      {"weighted partial, fp32", "relative", "numeric", "correct", kScales, corrected_scaled,
+       Combine::kAllGatherReduceScatter, DType::kF32},
+      {"sum of ag_rs, bf16", "relative", "numeric", "combined", kScales, sum_scaled},
+      {"sum of ag_rs, fp32", "relative", "numeric", "combined", kScales, sum_scaled,
+       Combine::kAllGatherReduceScatter, DType::kF32},
+      {"merge of a2a", "relative", "numeric", "combined", kScales, merged_scaled,
+       Combine::kAllToAll},
+      {"merge of a2a_packed", "relative", "numeric", "combined", kScales, merged_scaled,
+       Combine::kAllToAllPacked},
+      {"projection scaled", "relative", "numeric", "projected", kScales, projected_scaled},
   };
   return kinds;
 }
@@ -156,7 +226,7 @@ Sensitivity smallest_caught(const FaultKind& kind, std::int64_t length, std::str
   Sensitivity result{kind.name, kind.unit, kind.probe, length, 0.0};
   const Scenario scenario = sensitivity_scenario(kind, length, device);
   for (const double size : kind.sizes) {
-    if (!is_caught(scenario, *kind.make(size))) break;
+    if (!is_caught(scenario, *kind.make(size), kind.stage)) break;
     result.smallest = size;
   }
   return result;

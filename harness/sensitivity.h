@@ -1,5 +1,5 @@
-// The smallest fault of each kind that the harness still names: a bound that is never exceeded is
-// worth nothing if it hides what it should show.
+// The smallest fault of each kind that the harness still names, and names at its stage: a bound
+// that is never exceeded is worth nothing if it hides what it should show.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/config.h"
+#include "core/dtype.h"
 #include "harness/variation.h"
 
 namespace mladcp {
@@ -17,8 +19,11 @@ struct FaultKind {
   std::string_view name;  // "output scale error"
   std::string_view unit;  // "relative", "keys", ...
   std::string_view probe;
+  std::string_view stage;     // the first that must fail
   std::vector<double> sizes;  // descending
   std::unique_ptr<Variation> (*make)(double size);
+  Combine combine = Combine::kAllGatherReduceScatter;
+  DType reduce_dtype = DType::kBF16;
 };
 
 const std::vector<FaultKind>& fault_kinds();

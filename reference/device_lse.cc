@@ -4,10 +4,13 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/float8_e4m3.h"
 #include "reference/hopper_fp8.h"
+#include "reference/parallel_for.h"
 
 namespace mladcp {
 namespace {
@@ -26,31 +29,71 @@ double log_sum_exp(std::span<const float> dots, double scale) {
   return max + std::log(sum);
 }
 
+// A request's keys of one set, in position order.
+struct KeysOfSet {
+  std::vector<std::int64_t> positions;
+  std::vector<Float8E4M3> codes;  // [keys, D]
+};
+
+KeysOfSet keys_of_set(const OracleProblem& problem, std::size_t request, std::int64_t set) {
+  const TensorView& rows = problem.keys[request];
+  const std::span<const Float8E4M3> codes = codes_of(rows);
+  const std::int64_t width = problem.query.size(2);
+  KeysOfSet keys;
+  for (std::int64_t p = 0; p < rows.size(0); ++p) {
+    const bool kept =
+        problem.owner.empty() || problem.owner[request][static_cast<std::size_t>(p)] == set;
+    if (!kept) continue;
+    keys.positions.push_back(p);
+    const auto row =
+        codes.subspan(static_cast<std::size_t>(p * width), static_cast<std::size_t>(width));
+    keys.codes.insert(keys.codes.end(), row.begin(), row.end());
+  }
+  return keys;
+}
+
 }  // namespace
 
-Expected expect_device_lse(const OracleProblem& problem) {
-  if (problem.sets != 1) throw InvalidArgument("the device LSE is that of one set of keys");
+Expected expect_device_lse(const OracleProblem& problem, std::int64_t set, int threads) {
+  if (set < 0 || set >= problem.sets) {
+    throw InvalidArgument("set = " + std::to_string(set) + ": the problem has sets 0 .. " +
+                          std::to_string(problem.sets - 1));
+  }
   const std::int64_t rows = problem.query.size(0);
   const std::int64_t heads = problem.query.size(1);
   const std::int64_t width = problem.query.size(2);
   const std::span<const Float8E4M3> query = codes_of(problem.query);
   const double scale = problem.softmax_scale * problem.query_scale * problem.key_scale;
-  Expected expected{{rows, heads}, {}, {}};
-  for (std::int64_t t = 0; t < rows; ++t) {
-    const auto at = static_cast<std::size_t>(t);
-    const auto keys = static_cast<std::size_t>(std::max<std::int64_t>(0, problem.visible[at]));
-    const TensorView& key_rows = problem.keys[static_cast<std::size_t>(problem.request[at])];
-    std::vector<float> dots(static_cast<std::size_t>(heads) * keys);
-    hopper_product(dots,
-                   query.subspan(at * static_cast<std::size_t>(heads * width),
-                                 static_cast<std::size_t>(heads * width)),
-                   codes_of(key_rows).first(keys * static_cast<std::size_t>(width)), width);
-    for (std::size_t h = 0; h < static_cast<std::size_t>(heads); ++h) {
-      const double lse = log_sum_exp(std::span<const float>(dots).subspan(h * keys, keys), scale);
-      expected.value.push_back(lse);
-      expected.bound.push_back(std::isfinite(lse) ? 2e-6 + 0x1p-22 * std::fabs(lse) : 0.0);
-    }
+  std::vector<KeysOfSet> keys;
+  for (std::size_t b = 0; b < problem.keys.size(); ++b) {
+    keys.push_back(keys_of_set(problem, b, set));
   }
+  const auto count = static_cast<std::size_t>(rows * heads);
+  Expected expected{{rows, heads}, std::vector<double>(count), std::vector<double>(count)};
+  // Blocks of heads of one row: the model lays the keys out once for all of a block.
+  constexpr std::int64_t kHeads = 16;
+  const std::int64_t blocks = (heads + kHeads - 1) / kHeads;
+  parallel_for(threads, rows * blocks, [&](std::int64_t i) {
+    const auto t = static_cast<std::size_t>(i / blocks);
+    const std::int64_t first = i / blocks * heads + i % blocks * kHeads;
+    const std::int64_t block = std::min(kHeads, heads - i % blocks * kHeads);
+    const KeysOfSet& kept = keys[static_cast<std::size_t>(problem.request[t])];
+    const auto end =
+        std::lower_bound(kept.positions.begin(), kept.positions.end(), problem.visible[t]);
+    const auto seen = static_cast<std::size_t>(end - kept.positions.begin());
+    std::vector<float> dots(static_cast<std::size_t>(block) * seen);
+    hopper_product(dots,
+                   query.subspan(static_cast<std::size_t>(first * width),
+                                 static_cast<std::size_t>(block * width)),
+                   std::span(kept.codes).first(seen * static_cast<std::size_t>(width)), width);
+    for (std::int64_t h = 0; h < block; ++h) {
+      const auto at = static_cast<std::size_t>(first + h);
+      const double lse = log_sum_exp(
+          std::span<const float>(dots).subspan(static_cast<std::size_t>(h) * seen, seen), scale);
+      expected.value[at] = lse;
+      expected.bound[at] = std::isfinite(lse) ? 2e-6 + 0x1p-22 * std::fabs(lse) : 0.0;
+    }
+  });
   return expected;
 }
 

@@ -31,11 +31,11 @@ const NumericsProfile kCudaGenericFp8{"cuda_generic_fp8", kMma16, kMma16, kMma16
 const NumericsProfile kCudaGenericBf16{
     "cuda_generic_bf16", kMma16, kMma16, kMma16, 0, kBf16P, 0x1p-22};
 const NumericsProfile kSm90Fp8{"sm90_fp8", kMma16,    kWgmmaFp8Logits, kWgmmaFp8Values,
-                               64,         e4m3_p(7), 0x1p-22};
-const NumericsProfile kSm90Fp8F16{"sm90_fp8_f16", kMma16, kWgmmaFp8Logits, kMma16, 0,
-                                  f16_p(5),       0x1p-22};
-const NumericsProfile kFlashMlaFp8{"flashmla_fp8", kMma16, kWgmmaFp8Logits, kWgmmaFp8Values, 0,
-                                   e4m3_p(0),      0x1p-22};
+                               64,         e4m3_p(7), 0x1p-22,         true};
+const NumericsProfile kSm90Fp8F16{"sm90_fp8_f16", kMma16, kWgmmaFp8Logits, kMma16, 0, f16_p(5),
+                                  0x1p-22,        true};
+const NumericsProfile kFlashMlaFp8{
+    "flashmla_fp8", kMma16, kWgmmaFp8Logits, kWgmmaFp8Values, 0, e4m3_p(0), 0x1p-22, true};
 
 }  // namespace profiles
 

@@ -33,6 +33,9 @@ struct NumericsProfile {
   std::int64_t chain_keys = 128;  // keys of one chain before it is added in fp32; 0: a whole walk
   ProbabilityFormat probability;
   double exp_error = 0x1p-23;  // relative, of exp or exp2, argument arithmetic aside
+  // Logits are e4m3 wgmma in one chain over all channels: the model of the tensor core gives them
+  // bit for bit, and judges the LSE far more sharply than rounding analysis (device_lse.h).
+  bool device_lse = false;
 };
 
 namespace profiles {

@@ -214,6 +214,49 @@ TEST(Bounds, SeeSwappedHeads) {
   EXPECT_FALSE(compare(result.out, expected.out).pass());
 }
 
+// The shards' LSE by the model of the tensor core, key by key.
+TEST(DeviceLse, OfASetCountsItsOwnVisibleKeys) {
+  DecodeProblemShape shape;
+  shape.query_dtype = shape.cache_dtype = DType::kE4M3;
+  shape.heads = 17;  // one more than a block of heads
+  shape.latent = 88;
+  shape.visible = {{70, 71}, {0}, {2}};
+  shape.q_scale = 0.5F;
+  shape.k_scale = 3.0F;
+  const DecodeProblem decode = make_decode_problem(shape);
+  OracleProblem problem = oracle_problem(decode);
+  problem.sets = 3;
+  for (const TensorView& keys : problem.keys) {
+    problem.owner.push_back(owners_by_counting(keys.size(0), problem.sets, 4));
+  }
+  const auto width = static_cast<std::size_t>(shape.width());
+  const double scale = shape.softmax_scale * shape.q_scale * shape.k_scale;
+  for (std::int64_t set = 0; set < problem.sets; ++set) {
+    const Expected expected = expect_device_lse(problem, set, 2);
+    for (std::int64_t row = 0; row < decode.rows() * shape.heads; ++row) {
+      const auto t = static_cast<std::size_t>(row / shape.heads);
+      const auto b = static_cast<std::size_t>(problem.request[t]);
+      double sum = 0.0;
+      for (std::int64_t p = 0; p < problem.visible[t]; ++p) {
+        if (problem.owner[b][static_cast<std::size_t>(p)] != set) continue;
+        const float dot =
+            hopper_dot({problem.query.as<const Float8E4M3>() + row * shape.width(), width},
+                       {problem.keys[b].as<const Float8E4M3>() + p * shape.width(), width}, 0.0F);
+        sum += std::exp(scale * dot);
+      }
+      const auto at = static_cast<std::size_t>(row);
+      if (sum == 0.0) {
+        EXPECT_EQ(expected.value[at], -INFINITY);
+        EXPECT_EQ(expected.bound[at], 0.0);
+      } else {
+        EXPECT_NEAR(expected.value[at], std::log(sum), 1e-12);
+        EXPECT_EQ(expected.bound[at], 2e-6 + 0x1p-22 * std::fabs(expected.value[at]));
+      }
+    }
+  }
+  EXPECT_THROW(expect_device_lse(problem, 3, 1), InvalidArgument);
+}
+
 // All latents c, all logits equal: exactly c at any length. A reference must not lose small terms,
 // and the model of one long e4m3 chain does.
 TEST(LongChains, ConstantLatentsComeBackExactly) {
