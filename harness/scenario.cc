@@ -129,15 +129,19 @@ std::string command_line(const Scenario& scenario) {
   if (p.project_before_merge) line += " --project-before-merge";
   if (p.replicate_query) line += " --replicate-query";
   if (scenario.group >= 0) line += fmt::format(" --group {}", scenario.group);
-  if (!scenario.seq_lens.empty()) {
-    line += fmt::format(" --seq-lens {}", fmt::join(scenario.seq_lens, ","));
-  }
-  if (!scenario.context_lens.empty()) {
-    line += fmt::format(" --context-lens {}", fmt::join(scenario.context_lens, ","));
+  const bool prefill = scenario.phase == Phase::kPrefill;
+  const std::vector<std::int64_t>& lengths = prefill ? scenario.context_lens : scenario.seq_lens;
+  if (lengths.empty()) {
+    line += " --batch 0";
+  } else {
+    line += fmt::format(" --{} {}", prefill ? "context-lens" : "seq-lens", fmt::join(lengths, ","));
   }
   if (!scenario.new_tokens.empty()) {
-    line += fmt::format(" --new-tokens {} --workspace {}", fmt::join(scenario.new_tokens, ","),
-                        scenario.workspace_rows);
+    line += fmt::format(" --new-tokens {}", fmt::join(scenario.new_tokens, ","));
+  }
+  if (scenario.workspace_rows != 0) line += fmt::format(" --workspace {}", scenario.workspace_rows);
+  if (scenario.timeout_s != Scenario{}.timeout_s) {
+    line += fmt::format(" --timeout {}", scenario.timeout_s);
   }
   return line + fmt::format(" --probe {}", fmt::join(scenario.probes, ","));
 }

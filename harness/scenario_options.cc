@@ -97,7 +97,8 @@ ScenarioOptions::ScenarioOptions(CLI::App& command) : flags_(std::make_unique<Fl
       "--lengths", f.lengths,
       "FILE[:COLUMN] of request lengths (CSV; ContextTokens or input_tokens); with prefill "
       "they are the cached contexts");
-  command.add_option("--batch", f.batch, "requests taken from --lengths (default 8)");
+  command.add_option("--batch", f.batch,
+                     "requests taken from --lengths; 0: an empty step (default 8)");
   command.add_option("--q-len", f.q_len, "new tokens a request in a decode step (default 1)");
   command.add_option("--context-lens", f.context_lens, "prefill: cached tokens a request")
       ->delimiter(',');
@@ -165,12 +166,14 @@ Scenario ScenarioOptions::resolve() const {
     throw InvalidArgument("--lengths and " + std::string(lengths_flag) +
                           " both give lengths: use one of them");
   }
-  if (f.batch && *f.batch <= 0) {
-    throw InvalidArgument("batch = " + std::to_string(*f.batch) + ": must be at least 1");
+  if (f.batch && *f.batch < 0) {
+    throw InvalidArgument("batch = " + std::to_string(*f.batch) + ": must be at least 0");
   }
   // The lengths a trace stands for: contexts of a prefill, else global lengths.
   std::vector<std::int64_t>& traced = prefill ? scenario.context_lens : scenario.seq_lens;
-  if (f.lengths || traced.empty()) {
+  if (f.batch == 0 && traced.empty()) {
+    // A step without requests: its ranks still enter every collective.
+  } else if (f.lengths || traced.empty()) {
     const LengthsSource source =
         f.lengths ? parse_lengths_source(*f.lengths) : default_lengths_source();
     traced = read_lengths(source, f.batch.value_or(kDefaultBatch), f.seed);

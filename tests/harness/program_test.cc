@@ -1,15 +1,14 @@
 // The program as its users meet it: exit status and what the first line says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <set>
 #include <string>
+
+#include "tests/harness/program.h"
 
 namespace mladcp {
 namespace {
@@ -17,25 +16,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-struct Outcome {
-  int status = -1;
-  std::string output;  // both streams
-};
-
-Outcome run_program(const std::string& arguments) {
-  const std::string command = std::string(MLADCP_PROGRAM) + " " + arguments + " 2>&1";
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer{};
-  for (std::size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    outcome.output.append(buffer.data(), got);
-  }
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
 
 constexpr const char* kSmall = "run --model tiny --heads 8 --tp 4 --dcp 4 --seq-lens 1,63,130 ";
 
@@ -135,6 +115,8 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --phase prefill --seq-lens 5", "--context-lens"},
       {"run --phase both --seq-lens 5 --context-lens 5", "context_lens"},
       {"run --phase postfill", "postfill"},
+      {"run --batch -1", "batch = -1"},
+      {"run --batch 0 --seq-lens 5", "--batch"},
       {"no-such-verb", "no-such-verb"},
       {"", "subcommand"},
   };

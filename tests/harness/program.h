@@ -1,0 +1,32 @@
+// The program as a process.
+#pragma once
+
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace mladcp {
+
+struct Outcome {
+  int status = -1;     // exit status; -1 when a signal ended it
+  std::string output;  // both streams
+};
+
+// The built mladcp with these arguments, as a shell takes them.
+inline Outcome run_program(const std::string& arguments) {
+  const std::string command = std::string(MLADCP_PROGRAM) + " " + arguments + " 2>&1";
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer{};
+  for (std::size_t got = 0; (got = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    outcome.output.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+}  // namespace mladcp
