@@ -181,8 +181,9 @@ class Collector {
         value += weights[set] * result.per_set[set].out.value[at];
       }
       for (std::size_t set = 0; set < weights.size(); ++set) {
-        if (weights[set] == 0.0) continue;
         const ExpectedAttention& partial = result.per_set[set];
+        bound += KeyErrors::kSmallestExponential * std::fabs(partial.out.value[at]);
+        if (weights[set] == 0.0) continue;
         magnitude += weights[set] * std::fabs(partial.out.value[at]);
         // An error of a set's LSE shifts weight between this set and the rest.
         bound += weights[set] * (partial.out.bound[at] +
@@ -243,7 +244,7 @@ KeyErrors key_errors(const NumericsProfile& profile, std::int64_t width) {
   errors.logit_random = std::hypot(profile.logits.random * std::sqrt(steps), 2 * kFp32);
   errors.probability = std::hypot(profile.exp_error, p.roundoff);
   errors.floor = std::ldexp(p.smallest_normal * p.roundoff, -p.offset);
-  errors.flush = std::ldexp(p.flush, -p.offset);
+  errors.flush = std::max(std::ldexp(p.flush, -p.offset), KeyErrors::kSmallestExponential);
   return errors;
 }
 

@@ -52,9 +52,13 @@ struct OracleProblem {
 };
 
 // Per-key error sizes, from a NumericsProfile (error_bounds.h): P of key j errs by
-//   sqrt((logit_random * g)^2 + probability^2) * p, at least floor of the largest p of the set,
-// and not at all more than `flush` of the largest becomes 0. g_j = sqrt(sum (q k)^2) * scale + |z|.
+//   sqrt((logit_random * g)^2 + probability^2) * p, at least floor of the largest p of the set;
+// what is at most `flush` of the largest may become 0. g_j = sqrt(sum (q k)^2) * scale + |z|.
 struct KeyErrors {
+  // Of the largest p: below the normal numbers of fp32 an exponential may be flushed to 0, or be
+  // held just below 2^-126 however small it is.
+  static constexpr double kSmallestExponential = 0x1p-126;
+
   double logit_random = 0.0;
   double probability = 0.0;
   double floor = 0.0;
@@ -67,11 +71,12 @@ struct SetSums {
   std::vector<double> out;  // sum p v
   std::vector<double> lse;  // natural; -inf for no key
   std::vector<double> max_logit;
-  std::vector<std::int64_t> keys;   // visible keys of the set
-  std::vector<float> magnitude;     // sum p |v|
-  std::vector<float> square;        // sum (p v)^2
-  std::vector<float> random;        // sum (e v)^2, e the error of p by KeyErrors
-  std::vector<float> flushed;       // sum p |v| over keys that flush; empty when flush is 0
+  std::vector<std::int64_t> keys;  // visible keys of the set
+  std::vector<float> magnitude;    // sum p |v|
+  std::vector<float> square;       // sum (p v)^2
+  std::vector<float> random;       // sum (e v)^2, e the error of p by KeyErrors
+  // sum max(p, kSmallestExponential of the largest) |v| over keys that flush; empty when none does
+  std::vector<float> flushed;
   std::vector<float> tilt;          // |sum p (z - mean z) v|: d out / d log(logit scale)
   std::vector<float> logit_random;  // [rows] sum (p * logit_random * g)^2
   std::vector<float> mean_logit;    // [rows] sum p |z|

@@ -137,7 +137,11 @@ class BlockAttention {
       const double of_logit = errors_.logit_random * size_(row, begin + k);
       logit_random += (p[k] * of_logit) * (p[k] * of_logit);
       const bool flushes = errors_.flush > 0.0 && p[k] <= errors_.flush * largest;
-      if (flushes) flushed(row, k) = static_cast<float>(p[k]);
+      if (flushes) {
+        if (flushed.size() == 0) flushed.setZero(unit_.block.rows, p.size());
+        flushed(row, k) =
+            static_cast<float>(std::max<double>(p[k], KeyErrors::kSmallestExponential * largest));
+      }
       const double own = p[k] * std::hypot(of_logit, errors_.probability);
       const double of_p = flushes ? p[k] * of_logit : std::max(own, errors_.floor * largest);
       error(row, k) = static_cast<float>(of_p * of_p);
@@ -153,7 +157,6 @@ class BlockAttention {
     const std::int64_t begin = keys_.set_begin[static_cast<std::size_t>(set)];
     const std::int64_t end = keys_.set_begin[static_cast<std::size_t>(set) + 1];
     const std::int64_t rows = unit_.block.rows;
-    const bool flushes = errors_.flush > 0.0;
     SetSums sums;
     const auto count = static_cast<std::size_t>(rows);
     sums.lse.resize(count);
@@ -163,7 +166,7 @@ class BlockAttention {
     sums.mean_logit.resize(count);
     MatrixF error = MatrixF::Zero(rows, end - begin);
     MatrixF tilt = MatrixF::Zero(rows, end - begin);
-    MatrixF flushed = MatrixF::Zero(rows, flushes ? end - begin : 0);
+    MatrixF flushed;  // as large as the others once a key flushes
     for (std::int64_t row = 0; row < rows; ++row) {
       settle_row(row, begin, end, sums, error, flushed, tilt);
     }
@@ -185,7 +188,7 @@ class BlockAttention {
     auto square = matrix_of(sums.square);
     auto random = matrix_of(sums.random);
     auto tilted = matrix_of(sums.tilt);
-    if (errors_.flush > 0.0) matrix_of(sums.flushed);
+    if (flushed.size() > 0) matrix_of(sums.flushed);
     for (std::int64_t at = begin; at < end; at += kTileKeys) {
       const std::int64_t width = std::min(kTileKeys, end - at);
       const Matrix value = load_keys(at, width).leftCols(problem_.latent);
@@ -199,7 +202,7 @@ class BlockAttention {
       square.noalias() += pf.cwiseAbs2() * v_square;
       random.noalias() += error.middleCols(at - begin, width) * v_square;
       tilted.noalias() += tilt.middleCols(at - begin, width) * v;
-      if (flushed.cols() > 0) {
+      if (flushed.size() > 0) {
         Eigen::Map<MatrixF>(sums.flushed.data(), out.rows(), out.cols()).noalias() +=
             flushed.middleCols(at - begin, width) * v_abs;
       }

@@ -129,6 +129,39 @@ TEST(Bounds, NoCorrectRunOfAnFp8KernelExceedsThem) {
   }
 }
 
+// Exponentials that fp32 cannot hold become 0 or stay near 2^-127, on the host by the lane they
+// fall in. Where only such a key has a value, that is all of the output.
+TEST(Bounds, AllowForExponentialsBelowTheSmallestNormal) {
+  for (const float distance : {80.0F, 87.0F, 88.0F, 89.0F, 104.0F, 150.0F, 768.0F}) {
+    SCOPED_TRACE(distance);
+    DecodeProblemShape shape;
+    shape.cache_dtype = DType::kBF16;
+    shape.visible = {{9}};
+    shape.softmax_scale = 1.0F;
+    DecodeProblem problem = make_decode_problem(shape);
+    const TensorView cache = problem.cache().data;
+    for (std::int64_t k = 0; k < 9; ++k) {
+      auto* key = problem.keys[0].as<BFloat16>() + k * shape.width();
+      std::fill_n(key, shape.width(), BFloat16{});
+      if (k == 0) continue;
+      key[0] = BFloat16::from_float(1.0F);  // the only value in channel 0
+      key[shape.latent] = BFloat16::from_float(-distance);
+    }
+    for (std::int64_t i = 0; i < problem.query.view().elements(); ++i) {
+      const bool rope_0 = i % shape.width() == shape.latent;
+      problem.query.as<BFloat16>()[i] = BFloat16::from_float(rope_0 ? 1.0F : 0.0F);
+    }
+    for (std::int64_t k = 0; k < 9; ++k) {
+      copy_row(cache, offset_of(cache, problem.block_table.as<std::int32_t>()[0], k),
+               problem.keys[0], offset_of(problem.keys[0].view(), k));
+    }
+    const Expected expected = expected_of(problem, profiles::kCpu, DType::kF32).out;
+    const Comparison out = compare(run_decode(problem, 1, DType::kF32).out, expected);
+    EXPECT_TRUE(out.pass()) << out;
+    EXPECT_LT(expected.bound[0], std::fmax(1e-36, 1e-4 * expected.value[0]));
+  }
+}
+
 // Scale, sums and weights of head products.
 TEST(Bounds, NoCorrectHeadProductExceedsThem) {
   Numbers numbers(3);
