@@ -223,7 +223,8 @@ void check_merge(const Judged& judged_step, std::vector<Check>& checks) {
 }  // namespace
 
 Check check_within(const std::string& stage, int rank, const std::string& name,
-                   const TensorView& got, const Expected& wanted) {
+                   const TensorView& got, const Expected& wanted,
+                   const std::function<std::string(const Shape& index)>& where) {
   const Comparison comparison = compare(got, wanted);
   Check check{stage, rank, name};
   check.status = comparison.pass() ? CheckStatus::kPass : CheckStatus::kFail;
@@ -231,7 +232,9 @@ Check check_within(const std::string& stage, int rank, const std::string& name,
   check.bound = comparison.bound;
   if (comparison.actual == comparison.expected) check.measured = 0.0;  // equal infinities
   if (!comparison.pass()) {
-    check.message = fmt::format("stage {}, rank {}: {}", stage, rank, to_string(comparison));
+    check.message =
+        fmt::format("stage {}, rank {}: {}{}", stage, rank,
+                    where ? where(comparison.worst_index) + ", " : "", to_string(comparison));
   }
   return check;
 }

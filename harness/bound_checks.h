@@ -3,6 +3,8 @@
 // is the one at fault; the last check judges the whole step against the unsharded problem.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "harness/check.h"
@@ -18,8 +20,10 @@ std::vector<Check> bounded_decode_checks(const Scenario& scenario, const DecodeP
                                          const GroupOutcome& outcome,
                                          const NumericsProfile& profile);
 
-// One tensor against expected values; measured and bound are the worst element's.
+// One tensor against expected values; measured and bound are the worst element's. where, if given,
+// says in words what that element belongs to.
 Check check_within(const std::string& stage, int rank, const std::string& name,
-                   const TensorView& got, const Expected& wanted);
+                   const TensorView& got, const Expected& wanted,
+                   const std::function<std::string(const Shape& index)>& where = nullptr);
 
 }  // namespace mladcp

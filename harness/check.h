@@ -1,6 +1,7 @@
 // One verdict about one stage on one rank.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct Check {
   std::string message =
       {};                  // of a failure: stage, rank, tensor, index, got, wanted; of a skip: why
   std::string probe = {};  // whose problem the step ran on; set by run_scenario
+  // Query rows times heads that were judged, of how many there are; 0 of 0: all.
+  std::int64_t audited = 0;
+  std::int64_t auditable = 0;
 };
 
 inline Check skipped(const std::string& stage, int rank, const std::string& name,

@@ -63,19 +63,20 @@ ProbeOutcome judge_prefill_step(const ProbeContext& context, const Scenario& sce
   const PrefillExpectation expectation(
       scenario, problem,
       plan_prefill(chunk_geometry(scenario), {0, layout.pages}, requests, layout.table));
+  const PrefillSample sample = sample_prefill(scenario, problem.dims, requests);
   ProbeOutcome result;
   const GroupRange groups = simulated_groups(scenario);
   for (std::int64_t group = groups.first; group < groups.last; ++group) {
     const double share = 1.0 / static_cast<double>(groups.last - groups.first);
     const double done = static_cast<double>(group - groups.first) * share;
     context.progress(done, "running the ranks");
-    PrefillGroupOutcome outcome = run_prefill_group(scenario, problem, layout, expectation, group,
-                                                    context.backend, context.variation);
+    PrefillGroupOutcome outcome = run_prefill_group(scenario, problem, layout, expectation, sample,
+                                                    group, context.backend, context.variation);
     context.progress(done + share / 2, "checking against the reference");
     append(result, exact_prefill_checks(scenario, problem, layout, expectation, outcome), group,
            config.dcp);
     append(result,
-           bounded_prefill_checks(scenario, problem, expectation, outcome,
+           bounded_prefill_checks(scenario, problem, expectation, sample, outcome,
                                   context.backend.prefill_formats()),
            group, config.dcp);
     append(result, std::move(outcome.calls), group, config.dcp);

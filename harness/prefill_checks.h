@@ -17,12 +17,11 @@ std::vector<Check> exact_prefill_checks(const Scenario& scenario, const DecodePr
                                         const PrefillExpectation& expectation,
                                         const PrefillGroupOutcome& outcome);
 
-// Stages "causal", "context attention", "merge" (one head of every chunk) and "output" (the whole
-// step and its LSE against the unsharded problem). FP64 over all heads and rows of a long batch
-// would take hours: "output" audits as many heads as fit a fixed amount of work, and of many rows
-// some of every request, the first and last among them; its name says how many.
+// Stages "causal", "context attention", "merge" of every chunk, and "output": the whole step and
+// its LSE against the unsharded problem. Each on the sampled rows and heads.
 std::vector<Check> bounded_prefill_checks(const Scenario& scenario, const DecodeProblem& problem,
                                           const PrefillExpectation& expectation,
+                                          const PrefillSample& sample,
                                           const PrefillGroupOutcome& outcome,
                                           const PrefillFormats& formats);
 

@@ -16,6 +16,7 @@ struct RankTask {
   const DecodeProblem& problem;
   const PagedLayout& layout;
   const PrefillExpectation& expectation;
+  const PrefillSample& sample;
   std::int64_t group;
   Backend& backend;
   const Variation* variation;
@@ -68,8 +69,9 @@ double run_rank(const RankTask& task, Collective& collective, PrefillRankOutcome
     if (changed_group != nullptr) group = changed_group.get();
   }
   // Watched outermost: a watch sees what a faulty operation made of its input.
-  outcome.watch = std::make_unique<PrefillWatch>(task.expectation, rank, collective.world_size(),
-                                                 task.scenario.collective == "fake");
+  outcome.watch =
+      std::make_unique<PrefillWatch>(task.expectation, task.sample, rank, collective.world_size(),
+                                     task.scenario.collective == "fake");
   WatchedOps watched(changed_ops != nullptr ? changed_ops->ops() : ops, *outcome.watch);
   WatchedCollective watched_group(*group, *outcome.watch);
 
@@ -97,7 +99,8 @@ ChunkGeometry chunk_geometry(const Scenario& scenario) {
 
 PrefillGroupOutcome run_prefill_group(const Scenario& scenario, const DecodeProblem& problem,
                                       const PagedLayout& layout,
-                                      const PrefillExpectation& expectation, std::int64_t group,
+                                      const PrefillExpectation& expectation,
+                                      const PrefillSample& sample, std::int64_t group,
                                       Backend& backend, const Variation* variation) {
   const auto world_size = static_cast<int>(scenario.parallel.dcp);
   PrefillGroupOutcome outcome;
@@ -105,7 +108,7 @@ PrefillGroupOutcome run_prefill_group(const Scenario& scenario, const DecodeProb
   outcome.ranks.resize(static_cast<std::size_t>(world_size));
   std::vector<double> seconds(outcome.ranks.size(), 0.0);
   CallLog log;
-  const RankTask task{scenario, problem, layout, expectation, group, backend, variation};
+  const RankTask task{scenario, problem, layout, expectation, sample, group, backend, variation};
   if (backend.link() != nullptr) {
     throw Unsupported("phase prefill over processes: the collective " + scenario.collective +
                       " carries decode reports alone; use in_process");

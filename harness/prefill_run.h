@@ -31,10 +31,11 @@ struct PrefillGroupOutcome {
 
 ChunkGeometry chunk_geometry(const Scenario& scenario);
 
-// `expectation` outlives the outcome; `variation` may be null.
+// `expectation` and `sample` outlive the outcome; `variation` may be null.
 PrefillGroupOutcome run_prefill_group(const Scenario& scenario, const DecodeProblem& problem,
                                       const PagedLayout& layout,
-                                      const PrefillExpectation& expectation, std::int64_t group,
+                                      const PrefillExpectation& expectation,
+                                      const PrefillSample& sample, std::int64_t group,
                                       Backend& backend, const Variation* variation);
 
 }  // namespace mladcp

@@ -9,14 +9,22 @@
 #include "harness/exact_checks.h"
 
 namespace mladcp {
-namespace {
 
-WatchedHead one_head(const TensorView& out, const TensorView& lse, std::int64_t head,
-                     Stream stream) {
-  return {copied_to_host(out.select(1, head), stream), copied_to_host(lse.select(1, head), stream)};
+Tensor sampled(const TensorView& view, const PrefillSample& sample, Stream stream) {
+  Shape shape = view.shape;
+  shape[0] = static_cast<std::int64_t>(sample.rows.size());
+  shape[1] = static_cast<std::int64_t>(sample.heads.size());
+  Tensor picked(host_device(), view.dtype, shape, view.name);
+  for (std::size_t h = 0; h < sample.heads.size(); ++h) {
+    const Tensor head = copied_to_host(view.select(1, sample.heads[h]), stream);
+    const TensorView to = picked.view().select(1, static_cast<std::int64_t>(h));
+    for (std::size_t i = 0; i < sample.rows.size(); ++i) {
+      host_device().copy_strided(to.narrow(0, static_cast<std::int64_t>(i), 1),
+                                 head.view().narrow(0, sample.rows[i], 1), {});
+    }
+  }
+  return picked;
 }
-
-}  // namespace
 
 void PrefillWatch::judge(Tally& tally, const TensorView& rows, std::int64_t row_count,
                          const std::vector<PlacedToken>& tokens, std::int64_t source_rank,
@@ -76,25 +84,35 @@ void PrefillWatch::saw_context_rows(const TensorView& rows, Stream stream) {
 }
 
 void PrefillWatch::saw_causal(const TensorView& out, const TensorView& lse, Stream stream) {
-  causal_.head = 0;
-  causal_.partial = one_head(out, lse, 0, stream);
+  causal_ = taken(out, lse, stream);
 }
 
 void PrefillWatch::saw_partial(const TensorView& out, const TensorView& lse, Stream stream) {
-  WatchedChunk chunk;
-  chunk.head = (static_cast<std::int64_t>(chunks_.size()) + 1) % out.size(1);
-  chunk.partial = one_head(out, lse, chunk.head, stream);
-  chunks_.push_back(std::move(chunk));
+  chunks_.emplace_back().partial = taken(out, lse, stream);
+}
+
+void PrefillWatch::expect_carried(const WatchedHeads& running) {
+  ++carry_.calls;
+  const WatchedHeads& left = chunks_.size() > 1 ? chunks_[chunks_.size() - 2].merged : causal_;
+  const auto compare = [&](const TensorView& got, const TensorView& wanted) {
+    const Check check = check_equal_bits("merge", rank_, "", got, wanted);
+    if (check.status == CheckStatus::kFail && carry_.wrong++ == 0) {
+      carry_.first =
+          fmt::format("chunk {} met another running result: {}", chunks_.size() - 1, check.message);
+    }
+  };
+  compare(running.out, left.out);
+  compare(running.lse, left.lse);
 }
 
 void PrefillWatch::before_merge(const TensorView& running, const TensorView& lse, Stream stream) {
   if (chunks_.empty()) return;
-  chunks_.back().before = one_head(running, lse, chunks_.back().head, stream);
+  chunks_.back().before = taken(running, lse, stream);
+  expect_carried(chunks_.back().before);
 }
 
 void PrefillWatch::after_merge(const TensorView& running, const TensorView& lse, Stream stream) {
-  if (chunks_.empty()) return;
-  chunks_.back().merged = one_head(running, lse, chunks_.back().head, stream);
+  if (!chunks_.empty()) chunks_.back().merged = taken(running, lse, stream);
 }
 
 Check PrefillWatch::check(const Tally& tally, const char* stage, const char* name) const {
@@ -118,24 +136,20 @@ Check PrefillWatch::check(const Tally& tally, const char* stage, const char* nam
   return result;
 }
 
-std::vector<Check> PrefillWatch::movement_checks() const {
-  const auto skipped = [&](const char* stage, const char* name, const char* why) {
-    Check result{stage, rank_, name, CheckStatus::kSkip};
-    result.message = why;
-    return result;
-  };
+std::vector<Check> PrefillWatch::exact_checks() const {
   const char* exchange = "every rank's rows, in rank order";
   const char* reorganise = "each token in its place, no padding";
-  std::vector<Check> checks = {check(gather_, "gather", "dequantised rows, bit for bit")};
+  std::vector<Check> checks = {check(gather_, "gather", "dequantised rows, bit for bit"),
+                               check(carry_, "merge", "running result carried between chunks")};
   if (world_size_ == 1) {
-    checks.push_back(skipped("exchange", exchange, "one rank exchanges nothing"));
-    checks.push_back(skipped("reorganise", reorganise, "one rank has no padding"));
+    checks.push_back(skipped("exchange", rank_, exchange, "one rank exchanges nothing"));
+    checks.push_back(skipped("reorganise", rank_, reorganise, "one rank has no padding"));
     return checks;
   }
   checks.push_back(check(exchange_, "exchange", exchange));
-  checks.push_back(
-      fake_ ? skipped("reorganise", reorganise, "the fake group's peers are copies of one rank")
-            : check(reorganise_, "reorganise", reorganise));
+  checks.push_back(fake_ ? skipped("reorganise", rank_, reorganise,
+                                   "the fake group's peers are copies of one rank")
+                         : check(reorganise_, "reorganise", reorganise));
   return checks;
 }
 

@@ -1,6 +1,6 @@
 // Watches one rank's prefill through decorators of its operations and collective. Data movement is
-// judged chunk by chunk while the step runs, so that no chunk is kept; of the attention stages one
-// head a chunk is kept, a different one each time.
+// judged chunk by chunk while the step runs, so that no chunk is kept; of the attention stages a
+// sample of rows and heads is kept.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,33 @@
 #include "harness/check.h"
 #include "harness/forwarding_ops.h"
 #include "harness/prefill_expectation.h"
+#include "harness/prefill_sample.h"
 
 namespace mladcp {
 
-// One head of one attention or merge stage.
-struct WatchedHead {
-  Tensor out;  // [T, Vd] fp32
-  Tensor lse;  // [T] fp32
+// The sampled rows and heads of one attention or merge stage.
+struct WatchedHeads {
+  Tensor out;  // [rows, heads, Vd] fp32
+  Tensor lse;  // [rows, heads] fp32
 };
 
 struct WatchedChunk {
-  std::int64_t head = 0;  // of the rank
-  WatchedHead partial, before, merged;
+  WatchedHeads partial, before, merged;
 };
+
+// view[rows, heads, ...] of a tensor [T, H, ...], on the host.
+Tensor sampled(const TensorView& view, const PrefillSample& sample, Stream stream);
 
 class PrefillWatch {
  public:
-  // fake: every peer's data is this rank's own. `expectation` outlives the watch.
-  PrefillWatch(const PrefillExpectation& expectation, int rank, int world_size, bool fake)
-      : expectation_(expectation), rank_(rank), world_size_(world_size), fake_(fake) {}
+  // fake: every peer's data is this rank's own. `expectation` and `sample` outlive the watch.
+  PrefillWatch(const PrefillExpectation& expectation, const PrefillSample& sample, int rank,
+               int world_size, bool fake)
+      : expectation_(expectation),
+        sample_(sample),
+        rank_(rank),
+        world_size_(world_size),
+        fake_(fake) {}
 
   void saw_local_rows(const TensorView& rows, Stream stream);
   void saw_gathered_rows(const TensorView& rows, Stream stream);
@@ -40,14 +48,15 @@ class PrefillWatch {
   void before_merge(const TensorView& running, const TensorView& lse, Stream stream);
   void after_merge(const TensorView& running, const TensorView& lse, Stream stream);
 
-  // Stages "gather", "exchange", "reorganise" of all chunks seen.
-  std::vector<Check> movement_checks() const;
+  // Stages "gather", "exchange", "reorganise" of all chunks seen, and "merge": that each merge met
+  // what the stage before left.
+  std::vector<Check> exact_checks() const;
 
-  const WatchedChunk& causal() const { return causal_; }
+  const WatchedHeads& causal() const { return causal_; }
   const std::vector<WatchedChunk>& chunks() const { return chunks_; }
 
  private:
-  // Rows compared with tokens, bit for bit, over all chunks.
+  // What was compared bit for bit, over all chunks.
   struct Tally {
     std::int64_t calls = 0;
     std::int64_t wrong = 0;
@@ -57,15 +66,21 @@ class PrefillWatch {
   void judge(Tally& tally, const TensorView& rows, std::int64_t row_count,
              const std::vector<PlacedToken>& tokens, std::int64_t source_rank, Stream stream);
   Check check(const Tally& tally, const char* stage, const char* name) const;
+  void expect_carried(const WatchedHeads& running);
   std::int64_t current() const { return gather_.calls - 1; }  // a gather begins a chunk
   bool known() const { return current() >= 0 && current() < expectation_.chunks(); }
 
+  WatchedHeads taken(const TensorView& out, const TensorView& lse, Stream stream) const {
+    return {sampled(out, sample_, stream), sampled(lse, sample_, stream)};
+  }
+
   const PrefillExpectation& expectation_;
+  const PrefillSample& sample_;
   int rank_;
   int world_size_;
   bool fake_;
-  Tally gather_, exchange_, reorganise_;
-  WatchedChunk causal_;
+  Tally gather_, exchange_, reorganise_, carry_;
+  WatchedHeads causal_;
   std::vector<WatchedChunk> chunks_;
 };
 

@@ -15,7 +15,8 @@ enum class RandomStream : std::uint64_t {
   kWeightUk,
   kWeightUv,
   kPages,
-  kLengths
+  kLengths,
+  kAudit
 };
 
 // A bijective mix of 64 bits (the finaliser of SplitMix64: Steele, Lea, Flood 2014).

@@ -16,6 +16,8 @@ struct StageRow {
   int ranks = 0;
   int failed = 0;
   int skipped = 0;
+  std::int64_t audited = 0;
+  std::int64_t auditable = 0;
   const Check* worst = nullptr;
 };
 
@@ -38,6 +40,8 @@ std::vector<StageRow> stage_rows(const std::vector<Check>& checks) {
     ++found->ranks;
     found->failed += check.status == CheckStatus::kFail ? 1 : 0;
     found->skipped += check.status == CheckStatus::kSkip ? 1 : 0;
+    found->audited += check.audited;
+    found->auditable += check.auditable;
     if (found->worst == nullptr || severity(check) > severity(*found->worst)) {
       found->worst = &check;
     }
@@ -46,9 +50,11 @@ std::vector<StageRow> stage_rows(const std::vector<Check>& checks) {
 }
 
 std::string verdict_of(const StageRow& row) {
-  if (row.failed > 0) return fmt::format("FAIL on {} of {}", row.failed, row.ranks);
   if (row.skipped == row.ranks) return "skipped";
-  return "ok";
+  const std::string verdict =
+      row.failed > 0 ? fmt::format("FAIL on {} of {}", row.failed, row.ranks) : "ok";
+  if (row.audited == row.auditable) return verdict;
+  return fmt::format("{}, {} of {} rows x heads", verdict, row.audited, row.auditable);
 }
 
 std::string bytes_text(std::int64_t bytes) {

@@ -25,6 +25,10 @@ Json to_json(const Check& check) {
   Json json = {{"stage", check.stage},       {"rank", check.rank},
                {"name", check.name},         {"status", name(check.status)},
                {"measured", check.measured}, {"bound", check.bound}};
+  if (check.auditable != 0) {
+    json["audited"] = check.audited;
+    json["auditable"] = check.auditable;
+  }
   if (!check.message.empty()) json["message"] = check.message;
   return json;
 }

@@ -39,7 +39,18 @@ void expect_as_many(const char* field, std::size_t got, const char* of_field, st
                         ": give one of each per request");
 }
 
+void validate_audit(const std::string& audit) {
+  if (audit == "auto" || audit == "all") return;
+  const bool number = !audit.empty() && audit.size() < 10 &&
+                      audit.find_first_not_of("0123456789") == std::string::npos;
+  if (number && std::stoll(audit) > 0) return;
+  throw InvalidArgument("audit = '" + audit +
+                        "': use auto, all, or how many heads of a rank, at "
+                        "least 1");
+}
+
 void validate_prefill(const Scenario& scenario) {
+  validate_audit(scenario.audit);
   const std::size_t added = scenario.new_tokens.size();
   if (scenario.phase == Phase::kBoth) {
     expect_as_many("new_tokens", added, "seq_lens", scenario.seq_lens.size());
@@ -143,6 +154,7 @@ std::string command_line(const Scenario& scenario) {
   if (scenario.timeout_s != Scenario{}.timeout_s) {
     line += fmt::format(" --timeout {}", scenario.timeout_s);
   }
+  if (scenario.audit != "auto") line += " --audit " + scenario.audit;
   return line + fmt::format(" --probe {}", fmt::join(scenario.probes, ","));
 }
 

@@ -32,6 +32,9 @@ struct Scenario {
   std::vector<std::int64_t> context_lens;
   std::vector<std::int64_t> new_tokens;
   std::int64_t workspace_rows = 0;
+  // Heads of a rank that FP64 judges of a prefill: a number, "all", or "auto", as many as take
+  // seconds (harness/prefill_sample.h).
+  std::string audit = "auto";
 
   std::int64_t group = -1;  // the DCP group to simulate; -1 for all tp / dcp of them
   std::string device = "cpu";

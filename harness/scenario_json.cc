@@ -35,6 +35,7 @@ void visit_keys(Scenario& scenario, Visitor& visit) {
   visit("context_lens", scenario.context_lens);
   visit("new_tokens", scenario.new_tokens);
   visit("workspace", scenario.workspace_rows);
+  visit("audit", scenario.audit);
   visit("device", scenario.device);
   visit("collective", scenario.collective);
   visit("seed", scenario.seed);

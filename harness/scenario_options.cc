@@ -55,7 +55,7 @@ void complete_prefill(Scenario& scenario, std::size_t requests) {
 
 struct ScenarioOptions::Flags {
   std::optional<std::string> scenario_file, model, kv_dtype, query, combine, reduce_dtype, phase;
-  std::optional<std::string> device, collective, lengths;
+  std::optional<std::string> device, collective, lengths, audit;
   std::optional<std::int64_t> heads, tp, dcp, group, interleave, page_size, batch, q_len, workspace;
   std::optional<float> q_scale, k_scale;
   std::optional<double> timeout;
@@ -108,6 +108,9 @@ ScenarioOptions::ScenarioOptions(CLI::App& command) : flags_(std::make_unique<Fl
       ->delimiter(',');
   command.add_option("--workspace", f.workspace,
                      "prefill: gathered rows a chunk may hold (default about 4096)");
+  command.add_option("--audit", f.audit,
+                     "prefill: heads of a rank judged by fp64: a number, all, or auto (default "
+                     "auto: as many as take seconds)");
   command.add_option("--device", f.device, "cpu or cuda (default cpu)");
   command.add_option("--collective", f.collective,
                      "in_process, fake, mpi or nccl (default in_process)");
@@ -146,6 +149,7 @@ Scenario ScenarioOptions::resolve() const {
   if (f.phase) scenario.phase = phase_from_name(*f.phase);
   override_with(scenario.q_len, f.q_len);
   override_with(scenario.workspace_rows, f.workspace);
+  override_with(scenario.audit, f.audit);
   override_with(scenario.device, f.device);
   override_with(scenario.collective, f.collective);
   override_with(scenario.seed, f.seed);

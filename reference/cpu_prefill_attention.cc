@@ -17,7 +17,9 @@ namespace {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr std::int64_t kQueryBlock = 64;
+// A block of keys is widened once for so many query rows; its logits and the rows' sums fit a
+// core's cache.
+constexpr std::int64_t kQueryBlock = 256;
 constexpr std::int64_t kKeyBlock = 128;
 
 struct Attention {
@@ -40,6 +42,10 @@ struct Tile {
 
   // The last key any row of the tile sees, plus one.
   std::int64_t seen_end() const { return causal ? key_begin + end - first_row : key_end; }
+  // The first of the tile's rows, counted from 0, that sees key `key`.
+  std::int64_t first_seeing(std::int64_t key) const {
+    return causal ? key - key_begin + first_row - begin : 0;
+  }
   std::int64_t visible_end(std::int64_t row) const {
     return causal ? key_begin + row - first_row + 1 : key_end;
   }
@@ -63,39 +69,56 @@ void write_empty(const Attention& attention, const Tile& tile, std::int64_t h) {
   }
 }
 
+// The online softmax of a tile's rows.
+struct RunningRows {
+  Eigen::VectorXf max, sum;
+  RowMatrix acc;
+
+  RunningRows(std::int64_t rows, std::int64_t width)
+      : max(Eigen::VectorXf::Constant(rows, kEmptyLse)),
+        sum(Eigen::VectorXf::Zero(rows)),
+        acc(RowMatrix::Zero(rows, width)) {}
+
+  // Row i takes the first `seen` logits of the block and leaves exp(logit - max), 0 behind them.
+  void take(std::int64_t i, Eigen::Ref<Eigen::RowVectorXf> block, std::int64_t seen) {
+    block.tail(block.size() - seen).setZero();
+    if (seen == 0) return;
+    auto logits = block.head(seen);
+    const float new_max = std::max(max(i), logits.maxCoeff());
+    const float rescale = std::exp(max(i) - new_max);
+    logits = (logits.array() - new_max).exp();
+    sum(i) = sum(i) * rescale + logits.sum();
+    acc.row(i) *= rescale;
+    max(i) = new_max;
+  }
+};
+
 // Attention of the tile's rows for head h. Every row sees its first key, so maxima are finite from
-// the first block on.
+// its first block on.
 void attend(const Attention& attention, const Tile& tile, std::int64_t h) {
   if (tile.key_begin == tile.key_end) return write_empty(attention, tile, h);
   const std::int64_t rows = tile.end - tile.begin;
   const RowMatrix query = load_rows(attention.query, tile.begin, rows, h);
-  Eigen::VectorXf max = Eigen::VectorXf::Constant(rows, kEmptyLse);
-  Eigen::VectorXf sum = Eigen::VectorXf::Zero(rows);
-  RowMatrix acc = RowMatrix::Zero(rows, attention.value.size(2));
+  RunningRows running(rows, attention.value.size(2));
   for (std::int64_t begin = tile.key_begin; begin < tile.seen_end(); begin += kKeyBlock) {
     const std::int64_t count = std::min(kKeyBlock, tile.seen_end() - begin);
-    RowMatrix p = query * load_rows(attention.key, begin, count, h).transpose();
+    // Causal rows before the block's first key see none of it.
+    const std::int64_t first = std::clamp<std::int64_t>(tile.first_seeing(begin), 0, rows);
+    const std::int64_t below = rows - first;
+    RowMatrix p = query.bottomRows(below) * load_rows(attention.key, begin, count, h).transpose();
     p *= attention.softmax_scale;
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const std::int64_t seen =
-          std::clamp<std::int64_t>(tile.visible_end(tile.begin + i) - begin, 0, count);
-      p.row(i).tail(count - seen).setZero();
-      if (seen == 0) continue;
-      auto logits = p.row(i).head(seen);
-      const float new_max = std::max(max(i), logits.maxCoeff());
-      const float rescale = std::exp(max(i) - new_max);
-      logits = (logits.array() - new_max).exp();
-      sum(i) = sum(i) * rescale + logits.sum();
-      acc.row(i) *= rescale;
-      max(i) = new_max;
+    for (std::int64_t i = first; i < rows; ++i) {
+      const std::int64_t seen = tile.visible_end(tile.begin + i) - begin;
+      running.take(i, p.row(i - first), std::clamp<std::int64_t>(seen, 0, count));
     }
-    acc.noalias() += p * load_rows(attention.value, begin, count, h);
+    running.acc.bottomRows(below).noalias() += p * load_rows(attention.value, begin, count, h);
   }
   for (std::int64_t i = 0; i < rows; ++i) {
-    acc.row(i) /= sum(i);
-    store_row(attention.out, offset_of(attention.out, tile.begin + i, h), acc.row(i).data());
+    running.acc.row(i) /= running.sum(i);
+    store_row(attention.out, offset_of(attention.out, tile.begin + i, h),
+              running.acc.row(i).data());
     attention.lse.as<float>()[offset_of(attention.lse, tile.begin + i, h)] =
-        max(i) + std::log(sum(i));
+        running.max(i) + std::log(running.sum(i));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "reference/host_rows.h"
@@ -60,16 +61,21 @@ void append(std::vector<double>& to, const Matrix& rows) {
   to.insert(to.end(), rows.data(), rows.data() + rows.size());
 }
 
-// query [m, P + R]; visible[i]: row i sees the first visible[i] keys.
-void attend(const Matrix& query, const KeysValues& kv, const std::vector<std::int64_t>& visible,
-            std::int64_t nope, double scale, PrefillReference& result) {
+// query [m, P + R] against keys first .. first + count - 1; row i sees the first visible[i] of
+// them.
+void attend(const Matrix& query, const KeysValues& kv, std::int64_t first, std::int64_t count,
+            const std::vector<std::int64_t>& visible, double scale, PrefillReference& result) {
+  const std::int64_t nope = kv.key_norm.size();
+  const auto key = kv.key.middleRows(first, count);
+  const auto value = kv.value.middleRows(first, count);
+  const auto value_size = kv.value_size.middleRows(first, count);
   const Matrix squared_query = query.leftCols(nope).array().square();
-  const Matrix squared_key = kv.key.leftCols(nope).array().square();
-  Matrix p = scale * (query * kv.key.transpose());
+  const Matrix squared_key = key.leftCols(nope).array().square();
+  Matrix p = scale * (query * key.transpose());
   Matrix sigma2 = scale * scale * (squared_query * squared_key.transpose());
   const Vector query_norm = (query.leftCols(nope) * kv.key_norm.asDiagonal()).rowwise().norm();
-  const Matrix a = std::abs(scale) * (query.cwiseAbs() * kv.key.cwiseAbs().transpose() +
-                                      query_norm * kv.norm.transpose());
+  const Matrix a = std::abs(scale) * (query.cwiseAbs() * key.cwiseAbs().transpose() +
+                                      query_norm * kv.norm.segment(first, count).transpose());
   for (std::int64_t i = 0; i < p.rows(); ++i) {
     const std::int64_t seen = visible[static_cast<std::size_t>(i)];
     result.keys.push_back(seen);
@@ -85,20 +91,20 @@ void attend(const Matrix& query, const KeysValues& kv, const std::vector<std::in
     logits /= sum;
     result.lse.push_back(max + std::log(sum));
   }
-  const Matrix out = p * kv.value;
+  const Matrix out = p * value;
   const Matrix p2 = p.array().square();
   const Matrix w = p2.cwiseProduct(sigma2);
-  const Matrix squared_value = kv.value.array().square();
+  const Matrix squared_value = value.array().square();
   const Vector w_sum = w.rowwise().sum();
   // sum w (v - out)^2, expanded; rounding may leave it slightly negative.
-  Matrix spread = w * squared_value - 2.0 * out.cwiseProduct(w * kv.value);
+  Matrix spread = w * squared_value - 2.0 * out.cwiseProduct(w * value);
   spread += w_sum.asDiagonal() * out.array().square().matrix();
   const Matrix pa = p.cwiseProduct(a);
   append(result.out, out);
   append(result.value_squares, p2 * squared_value);
   append(result.logit_squares, spread.cwiseMax(0.0));
-  append(result.magnitude, p * kv.value_size);
-  append(result.logit_weighted, pa * kv.value_size);
+  append(result.magnitude, p * value_size);
+  append(result.logit_weighted, pa * value_size);
   append(result.lse_squares, w_sum);
   append(result.lse_magnitude, pa.rowwise().sum());
 }
@@ -118,44 +124,38 @@ void expect_tensors(const TensorView& query, const TensorView& w_uk, const Tenso
   }
 }
 
-// Width of a cache row, from the query's and the weights'.
-std::int64_t row_width(const TensorView& query, const TensorView& w_uk) {
-  return w_uk.size(2) + query.size(2) - w_uk.size(1);
+// view[rows, :] of a [M, X] tensor.
+Matrix load_rows(const TensorView& view, std::span<const std::int64_t> rows) {
+  Matrix matrix(static_cast<std::int64_t>(rows.size()), view.size(1));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    matrix.row(static_cast<std::int64_t>(i)) = load(view, rows[i], 1);
+  }
+  return matrix;
 }
 
-// The audited rows that lie in [begin, end), and where they stop.
-using RowIterator = std::span<const std::int64_t>::iterator;
-RowIterator rows_before(RowIterator first, RowIterator last, std::int64_t end) {
-  return std::find_if(first, last, [end](std::int64_t t) { return t >= end; });
-}
-
-void expect_none_left(RowIterator row, RowIterator last, std::int64_t rows) {
-  if (row == last) return;
-  throw InvalidArgument("row " + std::to_string(*row) + ": the problem has rows 0 .. " +
-                        std::to_string(rows - 1) + ", and they must rise");
-}
-
-// Attends the query rows first .. last of one request in blocks; visible_at(t) keys for row t.
-template <typename VisibleAt>
-void attend_request(RowIterator first, RowIterator last, const TensorView& query,
-                    const KeysValues& kv, std::int64_t nope, double scale,
-                    const VisibleAt& visible_at, PrefillReference& result) {
-  while (first != last) {
-    const std::int64_t count = std::min<std::int64_t>(kRowBlock, last - first);
-    Matrix block(count, query.size(1));
-    std::vector<std::int64_t> visible;
-    for (std::int64_t i = 0; i < count; ++i, ++first) {
-      block.row(i) = load(query, *first, 1);
-      visible.push_back(visible_at(*first));
+void expect_rising(std::span<const std::int64_t> rows, std::int64_t total) {
+  std::int64_t least = 0;
+  for (const std::int64_t row : rows) {
+    if (row < least || row >= total) {
+      throw InvalidArgument("row " + std::to_string(row) + ": the problem has rows 0 .. " +
+                            std::to_string(total - 1) + ", and they must rise");
     }
-    attend(block, kv, visible, nope, scale, result);
+    least = row + 1;
   }
 }
 
 }  // namespace
 
-PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t head,
-                                   std::span<const std::int64_t> rows) {
+struct PrefillHead::Request {
+  PrefillRequest size;
+  std::vector<std::int64_t> rows;  // asked about, counted within the request
+  Matrix query;                    // [rows, P + R]
+  KeysValues kv;                   // empty when nothing is asked
+};
+
+PrefillHead::PrefillHead(const PrefillProblem& problem, std::int64_t head,
+                         std::span<const std::int64_t> rows)
+    : scale_(problem.softmax_scale) {
   std::int64_t contexts = 0;
   std::int64_t total = 0;
   for (const PrefillRequest& request : problem.requests) {
@@ -163,58 +163,74 @@ PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t h
     total += request.new_tokens;
   }
   expect_tensors(problem.query, problem.w_uk, problem.w_uv, total, head);
-  const std::int64_t width = row_width(problem.query, problem.w_uk);
+  const std::int64_t width = problem.w_uk.size(2) + problem.query.size(2) - problem.w_uk.size(1);
   expect_shape(problem.context_rows, {contexts, width});
   expect_shape(problem.new_rows, {total, width});
+  expect_rising(rows, total);
 
-  const TensorView query = problem.query.select(1, head);
-  PrefillReference result;
   std::int64_t context_begin = 0;
   std::int64_t begin = 0;
-  RowIterator row = rows.begin();
-  for (const auto& [context, added] : problem.requests) {
-    const RowIterator last = rows_before(row, rows.end(), begin + added);
-    if (row != last) {
+  for (const PrefillRequest& size : problem.requests) {
+    const auto& [context, added] = size;
+    auto request = std::make_shared<Request>();
+    request->size = size;
+    const auto first = std::lower_bound(rows.begin(), rows.end(), begin);
+    const auto last = std::lower_bound(first, rows.end(), begin + added);
+    if (first != last) {
+      request->query = load_rows(problem.query.select(1, head), {first, last});
+      for (auto row = first; row != last; ++row) request->rows.push_back(*row - begin);
       Matrix keys(context + added, width);
       keys.topRows(context) = load(problem.context_rows, context_begin, context);
       keys.bottomRows(added) = load(problem.new_rows, begin, added);
-      const KeysValues kv =
-          project(keys, problem.w_uk.select(0, head), problem.w_uv.select(0, head));
-      const std::int64_t before = context - begin;
-      attend_request(
-          row, last, query, kv, problem.w_uk.size(1), problem.softmax_scale,
-          [before](std::int64_t t) { return before + t + 1; }, result);
+      request->kv = project(keys, problem.w_uk.select(0, head), problem.w_uv.select(0, head));
     }
-    row = last;
     context_begin += context;
     begin += added;
+    requests_.push_back(std::move(request));
   }
-  expect_none_left(row, rows.end(), total);
+}
+
+PrefillReference PrefillHead::attend(std::span<const KeyRange> ranges) const {
+  if (ranges.size() != requests_.size()) {
+    throw InvalidArgument(std::to_string(ranges.size()) + " key ranges: the problem has " +
+                          std::to_string(requests_.size()) + " requests");
+  }
+  PrefillReference result;
+  for (std::size_t b = 0; b < ranges.size(); ++b) {
+    const Request& request = *requests_[b];
+    const auto& [context, added] = request.size;
+    const auto [begin, end] = ranges[b];
+    if (begin < 0 || begin > end || end > context + added) {
+      throw InvalidArgument("keys " + std::to_string(begin) + " .. " + std::to_string(end - 1) +
+                            ": request " + std::to_string(b) + " has " +
+                            std::to_string(context + added));
+    }
+    const auto rows = static_cast<std::int64_t>(request.rows.size());
+    for (std::int64_t row = 0; row < rows; row += kRowBlock) {
+      const std::int64_t count = std::min(kRowBlock, rows - row);
+      std::vector<std::int64_t> visible;
+      for (std::int64_t i = row; i < row + count; ++i) {
+        const std::int64_t own = context + request.rows[static_cast<std::size_t>(i)] + 1;
+        visible.push_back(std::max<std::int64_t>(0, std::min(end, own) - begin));
+      }
+      mladcp::attend(request.query.middleRows(row, count), request.kv, begin, end - begin, visible,
+                     scale_, result);
+    }
+  }
   return result;
 }
 
-PrefillReference context_reference(const ContextProblem& problem, std::int64_t head,
-                                   std::span<const std::int64_t> rows) {
-  const std::int64_t total = problem.cu_rows.back();
-  expect_tensors(problem.query, problem.w_uk, problem.w_uv, total, head);
-  expect_shape(problem.rows, {problem.cu_context.back(), row_width(problem.query, problem.w_uk)});
-  const TensorView query = problem.query.select(1, head);
-  PrefillReference result;
-  RowIterator row = rows.begin();
-  for (std::size_t b = 0; b + 1 < problem.cu_rows.size(); ++b) {
-    const RowIterator last = rows_before(row, rows.end(), problem.cu_rows[b + 1]);
-    const std::int64_t keys = problem.cu_context[b + 1] - problem.cu_context[b];
-    if (row != last) {
-      const KeysValues kv = project(load(problem.rows, problem.cu_context[b], keys),
-                                    problem.w_uk.select(0, head), problem.w_uv.select(0, head));
-      attend_request(
-          row, last, query, kv, problem.w_uk.size(1), problem.softmax_scale,
-          [keys](std::int64_t) { return keys; }, result);
-    }
-    row = last;
+PrefillReference PrefillHead::whole() const {
+  std::vector<KeyRange> ranges;
+  for (const auto& request : requests_) {
+    ranges.push_back({0, request->size.context + request->size.new_tokens});
   }
-  expect_none_left(row, rows.end(), total);
-  return result;
+  return attend(ranges);
+}
+
+PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t head,
+                                   std::span<const std::int64_t> rows) {
+  return PrefillHead(problem, head, rows).whole();
 }
 
 }  // namespace mladcp

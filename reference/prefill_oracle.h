@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -43,23 +44,36 @@ struct PrefillReference {
   std::vector<std::int64_t> keys;      // [rows] how many a row sees
 };
 
-// rows: rising indices into [0, T). InvalidArgument when the tensors do not belong together.
-PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t head,
-                                   std::span<const std::int64_t> rows);
-
-// One chunk: every query row against all context rows of its request, in whatever order these are.
-struct ContextProblem {
-  std::span<const std::int32_t> cu_rows;     // [B + 1]
-  std::span<const std::int32_t> cu_context;  // [B + 1]
-  float softmax_scale = 1.0F;
-  TensorView query;  // [T, A, P + R]
-  TensorView rows;   // [cu_context[B], D]
-  TensorView w_uk;   // [A, P, L]
-  TensorView w_uv;   // [A, L, Vd]
+// Keys begin .. end - 1 of a request, counted over its context and then its new rows.
+struct KeyRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
 };
 
-// Rows of a request without context rows: out 0, lse -inf.
-PrefillReference context_reference(const ContextProblem& problem, std::int64_t head,
+// One head of a problem, for some query rows. Keys and values are projected once, for everything
+// that is asked of the head.
+class PrefillHead {
+ public:
+  // rows: rising indices into [0, T). InvalidArgument when the tensors do not belong together. The
+  // problem's tensors may go afterwards.
+  PrefillHead(const PrefillProblem& problem, std::int64_t head, std::span<const std::int64_t> rows);
+
+  // One softmax a row over the keys of ranges[b], b the row's request, that the row sees: context
+  // and new rows up to its own. A row that sees none: out 0, lse -inf. InvalidArgument when the
+  // ranges do not fit the requests.
+  PrefillReference attend(std::span<const KeyRange> ranges) const;
+  // Over all keys.
+  PrefillReference whole() const;
+
+ private:
+  struct Request;  // its projected keys and values, and the rows asked about
+
+  double scale_;
+  std::vector<std::shared_ptr<const Request>> requests_;
+};
+
+// PrefillHead's whole().
+PrefillReference prefill_reference(const PrefillProblem& problem, std::int64_t head,
                                    std::span<const std::int64_t> rows);
 
 }  // namespace mladcp

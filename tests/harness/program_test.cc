@@ -117,6 +117,8 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --phase postfill", "postfill"},
       {"run --batch -1", "batch = -1"},
       {"run --batch 0 --seq-lens 5", "--batch"},
+      {"run --phase prefill --audit some", "audit = 'some'"},
+      {"run --phase prefill --audit 0", "audit = '0'"},
       {"no-such-verb", "no-such-verb"},
       {"", "subcommand"},
   };

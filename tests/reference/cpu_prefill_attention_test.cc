@@ -140,10 +140,18 @@ TEST(ContextAttention, EveryRowSeesAllRowsOfItsRequestAndNoOther) {
                              67, index_tensor(cu_context, "cu_context"), 0.2F, kHostStream);
   PrefillFormats formats;
   formats.projection_unit = formats.out_unit = 0.0;
-  const ContextProblem problem{cu_rows, cu_context, 0.2F, query, tokens, weights, weights};
+  std::vector<PrefillRequest> requests;
+  std::vector<KeyRange> context;
+  for (std::size_t b = 0; b + 1 < cu_rows.size(); ++b) {
+    requests.push_back({cu_context[b + 1] - cu_context[b], cu_rows[b + 1] - cu_rows[b]});
+    context.push_back({0, requests.back().context});
+  }
+  const Tensor unseen =
+      filled(DType::kBF16, {75, kWidth + kRope}, "new rows", [](auto) { return 9.0F; });
+  const PrefillProblem problem{requests, 0.2F, query, tokens, unseen, weights, weights};
   for (std::int64_t head = 0; head < kHeads; ++head) {
     const ExpectedPrefill expected =
-        expect_prefill(context_reference(problem, head, rows_up_to(75)), formats);
+        expect_prefill(PrefillHead(problem, head, rows_up_to(75)).attend(context), formats);
     expect_within("out", got.out.view().select(1, head), expected.out);
     expect_within("lse", got.lse.view().select(1, head), expected.lse);
   }
