@@ -66,6 +66,21 @@ double exponential_error(const NumericsProfile& profile, double max_logit) {
   return profile.exp_error + 2 * kFp32 * (1 + max_logit);
 }
 
+// What roundings of P that go together add to the output. With delta(z) the relative error of a P,
+// split it into a + b (z - mean z) and a rest that is taken as independent. |a| and |b| deviation
+// are at most the roundoff u. Over logits that spread wider than u, delta, whose sign changes
+// within 2 u, averages out: what stays is a share u / deviation.
+double common_rounding(const NumericsProfile& profile, const RowOfSet& r, std::size_t at) {
+  const double u = r.sums.roundoff[r.row];
+  const double deviation = r.sums.deviation[r.row];
+  if (deviation == 0.0) return 0.0;  // equal logits: every P is a power of two
+  const double common =
+      u * std::min(1.0, u / deviation) * (std::fabs(r.sums.out[at]) + r.sums.tilt[at] / deviation);
+  // Without subnormal P none errs by more than u.
+  const bool relative = profile.probability.smallest_normal == 0.0;
+  return relative ? std::min(common, u * r.sums.magnitude[at]) : common;
+}
+
 double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& r, std::int64_t l) {
   const std::size_t at = r.at(l);
   const double out = std::fabs(r.sums.out[at]);
@@ -77,6 +92,7 @@ double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& 
   // P's own errors; an error of a logit moves the sum of P as well, hence the |out|.
   double bound = spread(r.keys()) * (std::sqrt(double{r.sums.random[at]}) + out * r.logit_random() +
                                      2 * kFp32 * r.max_logit() * root_square);
+  bound += common_rounding(profile, r, at);
   bound += shrink * r.sums.tilt[at];
   if (!r.sums.flushed.empty()) bound += r.sums.flushed[at];
 

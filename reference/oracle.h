@@ -80,6 +80,8 @@ struct SetSums {
   std::vector<float> tilt;          // |sum p (z - mean z) v|: d out / d log(logit scale)
   std::vector<float> logit_random;  // [rows] sum (p * logit_random * g)^2
   std::vector<float> mean_logit;    // [rows] sum p |z|
+  std::vector<float> deviation;     // [rows] of the logits: sqrt(sum p (z - mean z)^2)
+  std::vector<float> roundoff;      // [rows] of P: sum max(probability * p, floor of the largest p)
 };
 
 struct RowBlock {

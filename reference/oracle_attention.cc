@@ -132,8 +132,10 @@ class BlockAttention {
       mean += p[k] * z[k];
       mean_size += p[k] * std::fabs(z[k]);
     }
-    double logit_random = 0.0;
+    double logit_random = 0.0, variance = 0.0, roundoff = 0.0;
     for (std::int64_t k = 0; k < seen; ++k) {
+      variance += p[k] * (z[k] - mean) * (z[k] - mean);
+      roundoff += std::max(errors_.probability * p[k], errors_.floor * largest);
       const double of_logit = errors_.logit_random * size_(row, begin + k);
       logit_random += (p[k] * of_logit) * (p[k] * of_logit);
       const bool flushes = errors_.flush > 0.0 && p[k] <= errors_.flush * largest;
@@ -151,6 +153,8 @@ class BlockAttention {
     sums.lse[at] = max + std::log(total);
     sums.logit_random[at] = static_cast<float>(logit_random);
     sums.mean_logit[at] = static_cast<float>(mean_size);
+    sums.deviation[at] = static_cast<float>(std::sqrt(variance));
+    sums.roundoff[at] = static_cast<float>(roundoff);
   }
 
   SetSums sums_of_set(std::int64_t set) {
@@ -164,6 +168,8 @@ class BlockAttention {
     sums.keys.resize(count);
     sums.logit_random.resize(count);
     sums.mean_logit.resize(count);
+    sums.deviation.resize(count);
+    sums.roundoff.resize(count);
     MatrixF error = MatrixF::Zero(rows, end - begin);
     MatrixF tilt = MatrixF::Zero(rows, end - begin);
     MatrixF flushed;  // as large as the others once a key flushes

@@ -162,6 +162,32 @@ TEST(Bounds, AllowForExponentialsBelowTheSmallestNormal) {
   }
 }
 
+// Logits closer together than the codes of P: roundings have one sign, and follow the logits, which
+// the values are part of. 16,000 of them do not average out.
+TEST(Bounds, AllowForRoundingsOfNarrowLogitsThatGoTogether) {
+  double worst = 0.0;
+  for (const double width : {0.003, 0.01, 0.02, 0.05, 0.1, 1.0}) {
+    for (const float mean : {0.0F, 2.0F}) {
+      SCOPED_TRACE(testing::Message() << "logits " << width << " wide, mean " << mean);
+      DecodeProblemShape shape;
+      shape.query_dtype = shape.cache_dtype = DType::kE4M3;
+      shape.latent = 7;
+      shape.rope = 8;
+      shape.page = 64;
+      shape.visible = {{16000}};
+      shape.latent_mean = mean;
+      shape.softmax_scale = static_cast<float>(width / std::sqrt(15.0));
+      const DecodeProblem problem = make_decode_problem(shape);
+      const Expected expected = expected_of(problem, profiles::kSm90Fp8, DType::kBF16).out;
+      const Comparison out = compare(run_fp8_kernel_model(problem, {7, 64}).out, expected);
+      EXPECT_TRUE(out.pass()) << out;
+      EXPECT_GT(out.worst_ratio, 0.02) << out;
+      worst = std::fmax(worst, out.worst_ratio);
+    }
+  }
+  EXPECT_GT(worst, 0.2);
+}
+
 // Scale, sums and weights of head products.
 TEST(Bounds, NoCorrectHeadProductExceedsThem) {
   Numbers numbers(3);

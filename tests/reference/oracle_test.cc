@@ -77,6 +77,7 @@ TEST(Oracle, GivesTheSumsItPromisesForEverySet) {
         const SetSums& s = sums[set];
         const NaiveRow naive = naive_row(problem, t, (block.first + row) % shape.heads, set);
         double largest = 0.0, lse_sum = 0.0, logit_random = 0.0, mean_size = 0.0;
+        double variance = 0.0, roundoff = 0.0;
         for (std::size_t k = 0; k < naive.p.size(); ++k) {
           largest = std::max(largest, naive.p[k]);
           if (naive.p[k] > 0.0) lse_sum += std::exp(naive.z[k]);
@@ -85,6 +86,13 @@ TEST(Oracle, GivesTheSumsItPromisesForEverySet) {
         }
         ASSERT_NEAR(s.logit_random[row], logit_random, 1e-6 * logit_random);
         ASSERT_NEAR(s.mean_logit[row], mean_size, 1e-6 * mean_size);
+        for (std::size_t k = 0; k < naive.p.size(); ++k) {
+          if (naive.p[k] == 0.0) continue;
+          variance += naive.p[k] * std::pow(naive.z[k] - naive.mean, 2);
+          roundoff += std::max(errors.probability * naive.p[k], errors.floor * largest);
+        }
+        ASSERT_NEAR(s.deviation[row], std::sqrt(variance), 1e-6 * std::sqrt(variance));
+        ASSERT_NEAR(s.roundoff[row], roundoff, 1e-6 * roundoff);
         if (lse_sum == 0.0) {
           ASSERT_TRUE(std::isinf(s.lse[row]) && s.lse[row] < 0) << "row " << row;
         } else {
