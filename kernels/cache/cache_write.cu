@@ -10,7 +10,7 @@ namespace {
 
 struct CacheWriteParams {
   void* cache;
-  std::int64_t page_size;
+  WideDivisor page_size;
   std::int64_t page_stride;
   std::int64_t row_stride;
   const __nv_bfloat16* latent;
@@ -31,23 +31,20 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
     const std::int64_t slot = p.slots[t];
     Out* out = nullptr;
     if (slot >= 0) {
-      out = static_cast<Out*>(p.cache) +
-            cache_row_offset(slot / p.page_size, slot % p.page_size, p.page_stride, p.row_stride);
+      const std::int64_t page = p.page_size.quotient(slot);
+      out = static_cast<Out*>(p.cache) + cache_row_offset(page, slot - page * p.page_size.divisor(),
+                                                          p.page_stride, p.row_stride);
     }
     return JoinedRow<Out>{p.latent + t * p.latent_stride, p.rope + t * p.rope_stride, out};
   });
 }
 
-template <int kN>
+template <typename Out, int kN>
 void launch(CacheWriteParams p, const KvCache& cache, std::int64_t latent, cudaStream_t stream) {
   p.chunks_per_row = FastDivisor(static_cast<std::uint32_t>(cache.data.shape[2] / kN));
   p.latent_chunks = static_cast<std::uint32_t>(latent / kN);
-  const unsigned blocks = grid_blocks(p.tokens, kTileRows);
-  if (cache.quantized()) {
-    cache_write_kernel<E4M3Code, kN><<<blocks, kTileThreads, 0, stream>>>(p);
-  } else {
-    cache_write_kernel<__nv_bfloat16, kN><<<blocks, kTileThreads, 0, stream>>>(p);
-  }
+  const unsigned blocks = grid_blocks(p.tokens, kJoinTileRows<kN>);
+  cache_write_kernel<Out, kN><<<blocks, kTileThreads, 0, stream>>>(p);
   check_launch("cache_write_kernel");
 }
 
@@ -58,7 +55,7 @@ void launch_cache_write(const KvCache& cache, const TensorView& kv_c, const Tens
   if (slots.elements() == 0) return;
   CacheWriteParams p = {};
   p.cache = cache.data.data;
-  p.page_size = cache.page_size();
+  p.page_size = WideDivisor(cache.page_size(), cache.pages() * cache.page_size());
   p.page_stride = cache.data.strides[0];
   p.row_stride = cache.data.strides[1];
   p.latent = kv_c.as<const __nv_bfloat16>();
@@ -68,10 +65,16 @@ void launch_cache_write(const KvCache& cache, const TensorView& kv_c, const Tens
   p.latent_stride = kv_c.strides[0];
   p.rope_stride = k_pe.strides[0];
   p.scale = cache.scale;
-  const bool vectors = kv_c.shape[1] % 8 == 0 && k_pe.shape[1] % 8 == 0 &&
-                       rows_allow_vectors({cache.data, kv_c, k_pe}, 8);
-  vectors ? launch<8>(p, cache, kv_c.shape[1], cuda_stream(stream))
-          : launch<1>(p, cache, kv_c.shape[1], cuda_stream(stream));
+  const auto allow = [&](std::int64_t elements) {
+    return kv_c.shape[1] % elements == 0 && k_pe.shape[1] % elements == 0 &&
+           rows_allow_vectors({cache.data, kv_c, k_pe}, elements);
+  };
+  const auto launcher = cache.quantized()
+                            ? (allow(16)  ? launch<E4M3Code, 16>
+                               : allow(8) ? launch<E4M3Code, 8>
+                                          : launch<E4M3Code, 1>)
+                            : (allow(8) ? launch<__nv_bfloat16, 8> : launch<__nv_bfloat16, 1>);
+  launcher(p, cache, kv_c.shape[1], cuda_stream(stream));
 }
 
 }  // namespace mladcp

@@ -30,4 +30,25 @@ class FastDivisor {
   std::uint32_t shift_ = 0;
 };
 
+// The same for dividends of any size, by the hardware's division from 2^31 on.
+class WideDivisor {
+ public:
+  WideDivisor() = default;
+  // `limit`: above every dividend.
+  WideDivisor(std::int64_t divisor, std::int64_t limit)
+      : divisor_(divisor),
+        narrow_(limit <= std::int64_t{1} << 31 && divisor < std::int64_t{1} << 31),
+        fast_(narrow_ ? static_cast<std::uint32_t>(divisor) : 1U) {}
+
+  MLADCP_HOST_DEVICE std::int64_t divisor() const { return divisor_; }
+  MLADCP_HOST_DEVICE std::int64_t quotient(std::int64_t dividend) const {
+    return narrow_ ? fast_.quotient(static_cast<std::uint32_t>(dividend)) : dividend / divisor_;
+  }
+
+ private:
+  std::int64_t divisor_ = 1;
+  bool narrow_ = false;
+  FastDivisor fast_;
+};
+
 }  // namespace mladcp

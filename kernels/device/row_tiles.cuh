@@ -14,15 +14,15 @@ inline constexpr int kTileRows = 32;
 inline constexpr int kTileBlocksPerSm = 5;
 inline constexpr int kChunksInFlight = 3;  // a tile of 576-wide rows is 3 x 3 chunks a thread
 
-// prepare(row) -> Row; load(row_state, chunk) -> value; store(row_state, chunk, value).
-template <typename Row, typename Prepare, typename Load, typename Store>
+// prepare(row) -> Row; load(row_state, chunk) -> value; store(row_state, chunk, value). kRows: of a
+// tile; kTileThreads * kChunksInFlight should divide its chunks.
+template <typename Row, int kRows = kTileRows, typename Prepare, typename Load, typename Store>
 __device__ void for_each_chunk(std::int64_t rows, FastDivisor chunks_per_row,
                                const Prepare& prepare, const Load& load, const Store& store) {
-  __shared__ Row tile[kTileRows];
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kTileRows; first < rows;
-       first += std::int64_t{gridDim.x} * kTileRows) {
-    const auto count =
-        static_cast<std::uint32_t>(rows - first < kTileRows ? rows - first : kTileRows);
+  __shared__ Row tile[kRows];
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < rows;
+       first += std::int64_t{gridDim.x} * kRows) {
+    const auto count = static_cast<std::uint32_t>(rows - first < kRows ? rows - first : kRows);
     __syncthreads();
     if (threadIdx.x < count) tile[threadIdx.x] = prepare(first + threadIdx.x);
     __syncthreads();

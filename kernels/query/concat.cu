@@ -13,7 +13,7 @@ struct ConcatParams {
   const __nv_bfloat16* latent;
   const __nv_bfloat16* rope;
   std::int64_t rows;  // T * H
-  std::int64_t heads;
+  WideDivisor heads;
   std::int64_t out_strides[2];  // of t and h
   std::int64_t latent_strides[2];
   std::int64_t rope_strides[2];
@@ -26,24 +26,20 @@ template <typename Out, int kN>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
     concat_kernel(const __grid_constant__ ConcatParams p) {
   join_rows<Out, kN>(p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
-    const std::int64_t t = row / p.heads;
-    const std::int64_t h = row % p.heads;
+    const std::int64_t t = p.heads.quotient(row);
+    const std::int64_t h = row - t * p.heads.divisor();
     return JoinedRow<Out>{p.latent + t * p.latent_strides[0] + h * p.latent_strides[1],
                           p.rope + t * p.rope_strides[0] + h * p.rope_strides[1],
                           static_cast<Out*>(p.out) + t * p.out_strides[0] + h * p.out_strides[1]};
   });
 }
 
-template <int kN>
+template <typename Out, int kN>
 void launch(ConcatParams p, const TensorView& out, std::int64_t latent, cudaStream_t stream) {
   p.chunks_per_row = FastDivisor(static_cast<std::uint32_t>(out.shape[2] / kN));
   p.latent_chunks = static_cast<std::uint32_t>(latent / kN);
-  const unsigned blocks = grid_blocks(p.rows, kTileRows);
-  if (out.dtype == DType::kE4M3) {
-    concat_kernel<E4M3Code, kN><<<blocks, kTileThreads, 0, stream>>>(p);
-  } else {
-    concat_kernel<__nv_bfloat16, kN><<<blocks, kTileThreads, 0, stream>>>(p);
-  }
+  const unsigned blocks = grid_blocks(p.rows, kJoinTileRows<kN>);
+  concat_kernel<Out, kN><<<blocks, kTileThreads, 0, stream>>>(p);
   check_launch("concat_kernel");
 }
 
@@ -57,17 +53,23 @@ void launch_concat(const TensorView& out, const TensorView& latent, const Tensor
   p.latent = latent.as<const __nv_bfloat16>();
   p.rope = rope.as<const __nv_bfloat16>();
   p.rows = out.shape[0] * out.shape[1];
-  p.heads = out.shape[1];
+  p.heads = WideDivisor(out.shape[1], p.rows);
   for (int dim = 0; dim < 2; ++dim) {
     p.out_strides[dim] = out.strides[dim];
     p.latent_strides[dim] = latent.strides[dim];
     p.rope_strides[dim] = rope.strides[dim];
   }
   p.scale = q_scale;
-  const bool vectors = latent.shape[2] % 8 == 0 && rope.shape[2] % 8 == 0 &&
-                       rows_allow_vectors({out, latent, rope}, 8);
-  vectors ? launch<8>(p, out, latent.shape[2], cuda_stream(stream))
-          : launch<1>(p, out, latent.shape[2], cuda_stream(stream));
+  const auto allow = [&](std::int64_t elements) {
+    return latent.shape[2] % elements == 0 && rope.shape[2] % elements == 0 &&
+           rows_allow_vectors({out, latent, rope}, elements);
+  };
+  const auto launcher = out.dtype == DType::kE4M3
+                            ? (allow(16)  ? launch<E4M3Code, 16>
+                               : allow(8) ? launch<E4M3Code, 8>
+                                          : launch<E4M3Code, 1>)
+                            : (allow(8) ? launch<__nv_bfloat16, 8> : launch<__nv_bfloat16, 1>);
+  launcher(p, out, latent.shape[2], cuda_stream(stream));
 }
 
 }  // namespace mladcp

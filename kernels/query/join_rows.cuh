@@ -12,6 +12,10 @@
 
 namespace mladcp {
 
+// Chunks of 8 bf16 are 16-byte loads; of 16, two of them and, as codes, one 16-byte store.
+template <int kN>
+inline constexpr int kJoinTileRows = kN == 16 ? 2 * kTileRows : kTileRows;
+
 // Where one row comes from and goes to; out null: nowhere.
 template <typename Out>
 struct JoinedRow {
@@ -26,7 +30,7 @@ __device__ void join_rows(std::int64_t rows, FastDivisor chunks_per_row,
                           std::uint32_t latent_chunks, float scale, const Address& address) {
   using Row = JoinedRow<Out>;
   const QuotientByScale quotient(scale);
-  for_each_chunk<Row>(
+  for_each_chunk<Row, kJoinTileRows<kN>>(
       rows, chunks_per_row, address,
       [&](const Row& row, std::uint32_t chunk) {
         const __nv_bfloat16* source = chunk < latent_chunks

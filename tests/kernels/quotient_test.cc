@@ -1,13 +1,15 @@
-// The proof behind kernels/device/e4m3.cuh: a quotient corrected by its remainder is the rounded
-// quotient, for every significand of a bf16 numerator and of an fp32 scale. Exponents only shift
-// the result.
+// Divisions of the kernels, on the host. The proof behind kernels/device/e4m3.cuh: a quotient
+// corrected by its remainder is the rounded quotient, for every significand of a bf16 numerator and
+// of an fp32 scale. Exponents only shift the result.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/device/fast_divide.h"
 #include "reference/parallel_for.h"
 
 namespace mladcp {
@@ -31,6 +33,24 @@ TEST(QuotientTest, CorrectedQuotientIsTheRoundedOne) {
     wrong += wrong_here;
   });
   EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(WideDivisorTest, DividesOnBothSidesOf32Bits) {
+  for (const std::int64_t divisor : {1, 2, 3, 7, 48, 64, 127, 128, 65535}) {
+    const WideDivisor narrow(divisor, std::int64_t{1} << 31);
+    const WideDivisor wide(divisor, (std::int64_t{1} << 31) + 1);
+    for (const std::int64_t near : {std::int64_t{0}, divisor, 1000 * divisor,
+                                    ((std::int64_t{1} << 31) - 1) / divisor * divisor}) {
+      for (std::int64_t x = std::max<std::int64_t>(0, near - 2); x < near + 2; ++x) {
+        if (x < std::int64_t{1} << 31) {
+          EXPECT_EQ(narrow.quotient(x), x / divisor) << x;
+        }
+        EXPECT_EQ(wide.quotient(x), x / divisor) << x;
+      }
+    }
+    const std::int64_t far = (std::int64_t{1} << 40) + 5;
+    EXPECT_EQ(wide.quotient(far), far / divisor);
+  }
 }
 
 }  // namespace
