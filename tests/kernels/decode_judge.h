@@ -21,8 +21,8 @@ inline TensorView every_head(const TensorView& view, std::int64_t step) {
   return result;
 }
 
-inline ExpectedAttention expected_attention(const DecodeProblem& p, const NumericsProfile& profile,
-                                            std::int64_t head_step, int threads = 16) {
+// As the oracle sees it, on every `head_step`-th head; views of p.
+inline OracleProblem oracle_problem(const DecodeProblem& p, std::int64_t head_step) {
   const DecodeProblemShape& s = p.shape;
   OracleProblem oracle;
   oracle.query = every_head(p.query, head_step);
@@ -35,7 +35,12 @@ inline ExpectedAttention expected_attention(const DecodeProblem& p, const Numeri
   oracle.softmax_scale = s.softmax_scale;
   oracle.query_scale = s.query_dtype == DType::kE4M3 ? s.q_scale : 1.0;
   oracle.key_scale = s.cache_dtype == DType::kE4M3 ? s.k_scale : 1.0;
-  return expect_decode(oracle, profile, {}, threads).per_set[0];
+  return oracle;
+}
+
+inline ExpectedAttention expected_attention(const DecodeProblem& p, const NumericsProfile& profile,
+                                            std::int64_t head_step, int threads = 16) {
+  return expect_decode(oracle_problem(p, head_step), profile, {}, threads).per_set[0];
 }
 
 // Returns the larger share of a bound that out and lse used.

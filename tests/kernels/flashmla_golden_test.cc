@@ -1,5 +1,6 @@
 // The problems of FlashMLA's dense FP8 decode (outputs recorded on an H200): ours lies nearer to
-// FP64 than theirs.
+// FP64 than theirs. The LSE of a kernel on the same unit, e4m3 wgmma, cannot: its error is that of
+// the unit's dot products, so it is held to what the unit gives (reference/device_lse.h).
 #include <iostream>
 #include <limits>
 #include <string>
@@ -8,6 +9,7 @@
 #include "core/lse_merge.h"
 #include "core/scheduler.h"
 #include "harness/safetensors.h"
+#include "reference/device_lse.h"
 #include "tests/kernels/decode_case.h"
 #include "tests/support/test_data.h"
 
@@ -87,6 +89,7 @@ TEST_P(FlashMlaGoldenTest, OursIsNearerToFp64) {
   const Comparison theirs =
       compare(golden.tensor("out").reshaped({rows[0], rows[1], 512}), expected.out);
   const Comparison their_lses = compare(their_lse, expected.lse);
+  const Expected device_lse = expect_device_lse(oracle_problem(p, 1));
   for (const DecodeKernels kernels : {DecodeKernels::kGeneric, DecodeKernels::kBest}) {
     CudaAttentionOps ops(device(), kernels);
     const DecodeOnGpu g = upload_problem(p, ops);
@@ -94,7 +97,12 @@ TEST_P(FlashMlaGoldenTest, OursIsNearerToFp64) {
     const Comparison ours = compare(download(result.out), expected.out);
     const Comparison our_lses = compare(download(result.lse), expected.lse);
     EXPECT_LT(ours.relative_rms, theirs.relative_rms);
-    EXPECT_LT(our_lses.largest_error, their_lses.largest_error);
+    if (profile_of(p, ops).logits.step == 32) {  // the keys of one e4m3 wgmma
+      const Comparison of_unit = compare(download(result.lse), device_lse);
+      EXPECT_TRUE(of_unit.pass()) << of_unit;
+    } else {
+      EXPECT_LT(our_lses.largest_error, their_lses.largest_error);
+    }
     std::cout << GetParam() << (kernels == DecodeKernels::kBest ? " best" : " generic")
               << ": out relative rms " << ours.relative_rms << " against " << theirs.relative_rms
               << ", lse largest error " << our_lses.largest_error << " against "

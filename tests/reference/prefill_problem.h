@@ -54,7 +54,10 @@ struct PrefillModel {
 };
 
 inline PrefillModel random_model(const PrefillShape& shape) {
-  constexpr std::int64_t kTokens = 200;  // of a request over all its turns
+  std::int64_t tokens = 200;  // of a request over all its turns
+  for (const PrefillRequest& request : shape.requests) {
+    tokens = std::max(tokens, request.context + request.new_tokens);
+  }
   Numbers numbers(shape.seed);
   const MlaDims& d = shape.dims;
   const std::int64_t heads = shape.local_heads * shape.sharding.world_size;
@@ -63,9 +66,9 @@ inline PrefillModel random_model(const PrefillShape& shape) {
   model.w_uv =
       random_tensor(DType::kBF16, {heads, d.latent, d.value}, "w_uv", numbers, 0.05F, 0.2F);
   for (std::size_t b = 0; b < shape.requests.size(); ++b) {
-    model.rows.push_back(random_tensor(DType::kBF16, {kTokens, d.row()}, "rows", numbers, 0.5F));
+    model.rows.push_back(random_tensor(DType::kBF16, {tokens, d.row()}, "rows", numbers, 0.5F));
     model.queries.push_back(
-        random_tensor(DType::kBF16, {kTokens, heads, d.nope + d.rope}, "queries", numbers, 0.1F));
+        random_tensor(DType::kBF16, {tokens, heads, d.nope + d.rope}, "queries", numbers, 0.1F));
   }
   return model;
 }
