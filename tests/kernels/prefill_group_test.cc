@@ -1,43 +1,24 @@
 // Chunked prefill of a whole group on one card, judged by the FP64 oracle.
 #include <vector>
 
-#include "tests/kernels/gpu_test.h"
-#include "tests/reference/prefill_problem.h"
+#include "tests/kernels/prefill_case.h"
 
 namespace mladcp {
 namespace {
 
 class PrefillGroupTest : public GpuTest {
  protected:
-  PrefillResult run_rank_on_gpu(const PrefillWorld& world, Collective& collective) {
-    const ParallelConfig config = config_of(world.shape());
-    const Stream rank_stream = device().create_stream();
-    const auto up = [&](const TensorView& view) {
-      return copied_to_device(copied_to_host(view, kHostStream), device(), rank_stream);
-    };
-    const PrefillInputs host = world.inputs(collective.rank());
-    const Tensor query = up(host.query), kv_c = up(host.kv_c), k_pe = up(host.k_pe);
-    const Tensor w_uk = up(host.w_uk), w_uv = up(host.w_uv), cache = up(host.cache.data);
-    PrefillWorkspace workspace(device(), config, world.shape().dims, world.limits());
-    workspace.load(world.plan(collective.rank()), rank_stream);
-    prefill(config, world.shape().softmax_scale,
-            {query, kv_c, k_pe, w_uk, w_uv, {cache.view(), host.cache.scale}}, workspace,
-            ops_of_rank(static_cast<std::size_t>(collective.rank())).ops(), collective,
-            rank_stream);
-    PrefillResult result{copied_to_host(workspace.output(), rank_stream),
-                         copied_to_host(workspace.running(), rank_stream),
-                         copied_to_host(workspace.running_lse(), rank_stream), workspace.chunks()};
-    device().destroy_stream(rank_stream);
-    return result;
-  }
-
   std::vector<PrefillResult> run_on_gpu(const PrefillWorld& world) {
     const auto n = static_cast<std::size_t>(world.shape().sharding.world_size);
     for (std::size_t rank = 0; rank < n; ++rank) ops_of_rank(rank);  // the pool grows on one thread
     std::vector<PrefillResult> results(n);
     InProcessGroup group(static_cast<int>(n), {}, device());
     group.run([&](Collective& collective) {
-      results[static_cast<std::size_t>(collective.rank())] = run_rank_on_gpu(world, collective);
+      const auto rank = static_cast<std::size_t>(collective.rank());
+      const Stream rank_stream = device().create_stream();
+      results[rank] =
+          run_rank_on_card(world, collective, device(), ops_of_rank(rank).ops(), rank_stream);
+      device().destroy_stream(rank_stream);
     });
     return results;
   }
