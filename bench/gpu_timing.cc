@@ -14,7 +14,8 @@ constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
 
 }  // namespace
 
-BenchDevice::BenchDevice() : stream_(device_.create_stream()) {
+BenchDevice::BenchDevice(int index) : device_(index), stream_(device_.create_stream()) {
+  const DeviceGuard guard(index);
   check_cuda(cudaEventCreate(&begin_), "cudaEventCreate");
   check_cuda(cudaEventCreate(&end_), "cudaEventCreate");
   std::mt19937 generator(1);

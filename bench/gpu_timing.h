@@ -16,7 +16,7 @@ namespace mladcp {
 // One card, one stream, tensors of data that is not constant.
 class BenchDevice {
  public:
-  BenchDevice();
+  explicit BenchDevice(int index = 0);
   ~BenchDevice();
   BenchDevice(const BenchDevice&) = delete;
   BenchDevice& operator=(const BenchDevice&) = delete;
