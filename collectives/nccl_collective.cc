@@ -9,6 +9,7 @@
 #include "collectives/axis_in_front.h"
 #include "collectives/nccl_watchdog.h"
 #include "core/error.h"
+#include "core/forwarding_device.h"
 #include "kernels/device/cuda_error.h"
 #include "kernels/device/cuda_stream.h"
 
@@ -197,7 +198,7 @@ class NcclCollective::Communicator {
   }
 
   void expect_on_device(const CollectiveCall& call, const TensorView& view) const {
-    if (view.device == &device_) return;
+    if (on_device(view, device_)) return;
     throw InvalidArgument(describe(call) + " on rank " + std::to_string(rank_) + ": " +
                           describe(view) + " is not on this rank's device, " +
                           std::string(device_.description()));

@@ -34,11 +34,16 @@ class Backend {
   virtual Ops ops(int rank) = 0;
   // What its schedules are built for: SMs, block, overhead.
   virtual ScheduleParams schedule_params() const = 0;
-  // How decode attention rounds here, for this configuration: what its bounds follow from.
-  virtual const NumericsProfile& numerics(const ParallelConfig& config) const = 0;
+  // How decode attention of q_len rows a request rounds here, for this configuration: what its
+  // bounds follow from.
+  virtual const NumericsProfile& numerics(const ParallelConfig& config,
+                                          std::int64_t q_len) const = 0;
   // The same of chunked prefill: fp32 arithmetic on bf16 keys and values unless a backend says
   // otherwise.
   virtual PrefillFormats prefill_formats() const { return {}; }
+
+  // How often a reduce-scatter of `ranks` ranks rounds to its dtype: once, or at every hop.
+  virtual int sum_roundings(int /*ranks*/) const { return 1; }
 
   // Runs body once for every rank of a group that this process holds, each on its own thread, and
   // waits for all; the first real error is rethrown. All ranks live here unless a backend says

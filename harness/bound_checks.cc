@@ -24,6 +24,7 @@ struct Judged {
   const DecodeProblem& problem;
   const GroupOutcome& outcome;
   const NumericsProfile& profile;
+  int sum_roundings;
   int threads;
 
   const ParallelConfig& config() const { return scenario.parallel; }
@@ -116,8 +117,10 @@ void check_products(const Judged& judged_step, std::vector<Check>& checks) {
   }
 }
 
-CombineRounding combine_rounding(const ParallelConfig& config) {
+CombineRounding combine_rounding(const Judged& judged_step) {
+  const ParallelConfig& config = judged_step.config();
   CombineRounding rounding;
+  rounding.sum_roundings = judged_step.sum_roundings;
   if (config.combine == Combine::kAllGatherReduceScatter) {
     rounding.sent = config.reduce_dtype;
   } else {
@@ -147,7 +150,7 @@ void check_attention(const Judged& judged_step, std::vector<Check>& checks) {
   const ParallelConfig& config = judged_step.config();
   const OracleInputs inputs = oracle_inputs(judged_step);
   const ExpectedDecode expected = expect_decode(inputs.problem, judged_step.profile,
-                                                combine_rounding(config), judged_step.threads);
+                                                combine_rounding(judged_step), judged_step.threads);
   for (std::size_t r = 0; r < judged_step.outcome.ranks.size(); ++r) {
     const auto rank = static_cast<int>(r);
     const TapStore& taps = judged_step.taps(r);
@@ -186,9 +189,10 @@ void check_reduce_scatter(const Judged& judged_step, std::vector<Check>& checks)
     for (std::size_t s = 0; s < judged_step.outcome.ranks.size(); ++s) {
       addends.push_back(judged_step.taps(s).at("correct.out").narrow(1, rank * h, h));
     }
-    checks.push_back(check_within("combined", rank, "sum of the ranks' partials against fp64",
-                                  taps.at("reduce_scatter.output.out"),
-                                  expect_sum(addends, config.reduce_dtype, 1)));
+    checks.push_back(
+        check_within("combined", rank, "sum of the ranks' partials against fp64",
+                     taps.at("reduce_scatter.output.out"),
+                     expect_sum(addends, config.reduce_dtype, judged_step.sum_roundings)));
   }
 }
 
@@ -241,8 +245,8 @@ Check check_within(const std::string& stage, int rank, const std::string& name,
 
 std::vector<Check> bounded_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
                                          const GroupOutcome& outcome,
-                                         const NumericsProfile& profile) {
-  const Judged judged_step{scenario, problem, outcome, profile, threads_per_rank(1)};
+                                         const NumericsProfile& profile, int sum_roundings) {
+  const Judged judged_step{scenario, problem, outcome, profile, sum_roundings, threads_per_rank(1)};
   std::vector<Check> checks;
   check_products(judged_step, checks);
   if (scenario.collective == "fake") {

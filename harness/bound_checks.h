@@ -15,10 +15,10 @@
 namespace mladcp {
 
 // Stages "absorb", "attention" (output and LSE of every rank's shard), "combined", "projected",
-// "output"; profile: how the device that computed rounds.
+// "output"; profile: how the device that computed rounds, sum_roundings: its reduce-scatter.
 std::vector<Check> bounded_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
                                          const GroupOutcome& outcome,
-                                         const NumericsProfile& profile);
+                                         const NumericsProfile& profile, int sum_roundings);
 
 // One tensor against expected values; measured and bound are the worst element's. where, if given,
 // says in words what that element belongs to.

@@ -18,7 +18,9 @@ class CpuBackend final : public Backend {
   ScheduleParams schedule_params() const override {
     return {.num_sms = CpuAttentionOps::kScheduledSms};
   }
-  const NumericsProfile& numerics(const ParallelConfig&) const override { return profiles::kCpu; }
+  const NumericsProfile& numerics(const ParallelConfig&, std::int64_t) const override {
+    return profiles::kCpu;
+  }
 
  private:
   CpuOps ops_;

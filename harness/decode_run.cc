@@ -60,6 +60,7 @@ double run_rank(const RankTask& task, Collective& collective, RankOutcome& outco
   device.synchronize(stream);
   const auto begin = std::chrono::steady_clock::now();
   decode(config, task.problem.softmax_scale, views, workspace, tapped.ops(), tapped_group, stream);
+  tapped_group.synchronize(stream);  // a failure of the group is known here at the latest
   device.synchronize(stream);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   outcome.cache_after = copied_to_host(inputs.cache, stream);
@@ -99,7 +100,7 @@ GroupOutcome run_decode_group(const Scenario& scenario, const DecodeProblem& pro
   std::vector<double> seconds(outcome.ranks.size(), 0.0);
   CallLog log;
   const RankTask task{scenario, problem, layout, group, backend, variation};
-  backend.run_group({scenario.collective, world_size, scenario.timeout_s}, log,
+  backend.run_group({scenario.collective, world_size, scenario.timeout_s, scenario.validate}, log,
                     [&](Collective& collective) {
                       const auto rank = static_cast<std::size_t>(collective.rank());
                       seconds[rank] = run_rank(task, collective, outcome.ranks[rank]);

@@ -18,18 +18,16 @@ const Progress kSilent = [](double, std::string_view) {};
 
 // What many test suites do: random data, the final output against a trusted one, |a - b| <= 0.05 +
 // 0.05 |b|. A run that refuses counts as caught.
-bool loose_tolerance_catches(const Fault& fault) {
+bool loose_tolerance_catches(const Fault& fault, Backend& backend) {
   constexpr float kTolerance = 0.05F;
   const Scenario& scenario = fault.scenario;
-  const auto backend = make_backend(scenario.device, scenario.collective,
-                                    static_cast<int>(scenario.parallel.dcp), scenario.timeout_s);
   const DecodeProblem problem = random_problem(scenario, 0.0F);
   const Scenario unhurried = clean_scenario(fault);
-  const auto clean = run_all_groups({unhurried, *backend, nullptr, kSilent}, unhurried, problem, 0);
+  const auto clean = run_all_groups({unhurried, backend, nullptr, kSilent}, unhurried, problem, 0);
   std::vector<GroupOutcome> faulty;
   try {
     faulty =
-        run_all_groups({scenario, *backend, fault.variation.get(), kSilent}, scenario, problem, 0);
+        run_all_groups({scenario, backend, fault.variation.get(), kSilent}, scenario, problem, 0);
   } catch (const Error&) {
     return true;
   }
@@ -87,7 +85,20 @@ std::vector<Fault> fault_catalogue() {
   return all;
 }
 
+Scenario scenario_on(Scenario scenario, std::string_view device) {
+  scenario.device = device;
+  if (device == "cuda" && scenario.model == "tiny") scenario.model = "deepseek-v2-lite";
+  return scenario;
+}
+
 FaultFinding try_fault(const Fault& fault) {
+  const Scenario& scenario = fault.scenario;
+  return try_fault(fault,
+                   *make_backend(scenario.device, scenario.collective,
+                                 static_cast<int>(scenario.parallel.dcp), scenario.timeout_s));
+}
+
+FaultFinding try_fault(const Fault& fault, Backend& backend) {
   FaultFinding finding;
   finding.name = fault.name;
   finding.imitates = fault.imitates;
@@ -96,7 +107,7 @@ FaultFinding try_fault(const Fault& fault) {
   for (const std::string& probe : fault.probes) {
     scenario.probes = {probe};
     try {
-      const Report report = run_scenario(scenario, fault.variation.get(), kSilent);
+      const Report report = run_scenario(scenario, fault.variation.get(), kSilent, backend);
       const auto failed =
           std::find_if(report.checks.begin(), report.checks.end(),
                        [](const Check& check) { return check.status == CheckStatus::kFail; });
@@ -116,7 +127,7 @@ FaultFinding try_fault(const Fault& fault) {
     }
     break;
   }
-  finding.loose_tolerance_caught = loose_tolerance_catches(fault);
+  finding.loose_tolerance_caught = loose_tolerance_catches(fault, backend);
   return finding;
 }
 

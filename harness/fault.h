@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/backend.h"
 #include "harness/scenario.h"
 #include "harness/variation.h"
 
@@ -46,8 +47,14 @@ std::vector<Fault> fault_catalogue();
 // wait for one that never does.
 Scenario clean_scenario(const Fault& fault);
 
-// Runs the probes of a fault until one catches it.
+// Runs the probes of a fault until one catches it, on `backend` where one is given: a card's is
+// slow to make.
+FaultFinding try_fault(const Fault& fault, Backend& backend);
 FaultFinding try_fault(const Fault& fault);
+
+// The scenario on another device. CUDA has no kernels for the small model of the catalogue and runs
+// it in the widths of DeepSeek's.
+Scenario scenario_on(Scenario scenario, std::string_view device);
 
 // The scenario most faults are tried on: small, uneven, every edge present.
 Scenario fault_scenario();

@@ -4,10 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -34,13 +36,33 @@ struct Kill {
   }
 };
 
+// Backends by the size of a group, made once: on a card that takes longer than a fault.
+class Backends {
+ public:
+  explicit Backends(std::string device) : device_(std::move(device)) {}
+
+  Backend& of(const Scenario& scenario) {
+    std::unique_ptr<Backend>& backend = backends_[scenario.parallel.dcp];
+    if (backend == nullptr) {
+      backend = make_backend(device_, scenario.collective, static_cast<int>(scenario.parallel.dcp),
+                             scenario.timeout_s);
+    }
+    return *backend;
+  }
+
+ private:
+  std::string device_;
+  std::map<std::int64_t, std::unique_ptr<Backend>> backends_;
+};
+
 // Every scenario and probe of the catalogue without its fault.
-void run_clean(const std::vector<Fault>& faults, Kill& kill) {
+void run_clean(const std::vector<Fault>& faults, Backends& backends, Kill& kill) {
   std::set<std::string> seen;
   for (const Fault& fault : faults) {
     const Scenario scenario = clean_scenario(fault);
     if (!seen.insert(to_json(scenario)).second) continue;
-    const Report report = run_scenario(scenario, nullptr, [](double, std::string_view) {});
+    const Report report = run_scenario(
+        scenario, nullptr, [](double, std::string_view) {}, backends.of(scenario));
     for (const Check& check : report.checks) {
       if (check.status == CheckStatus::kFail) kill.clean_failures.push_back(check.message);
     }
@@ -132,15 +154,21 @@ struct FaultsVerb {
       }
     }
     for (Fault& fault : faults) {
-      fault.scenario.device = device;
+      fault.scenario = scenario_on(fault.scenario, device);
       validate(fault.scenario);
     }
     Kill kill;
-    run_clean(faults, kill);
-    for (const Fault& fault : faults) kill.findings.push_back(try_fault(fault));
+    Backends backends(device);
+    run_clean(faults, backends, kill);
+    for (const Fault& fault : faults) {
+      kill.findings.push_back(try_fault(fault, backends.of(fault.scenario)));
+    }
     for (const FaultKind& kind : fault_kinds()) {
       for (const std::int64_t length : {128, 8192, 131072}) {
-        if (smallest) kill.sensitivities.push_back(smallest_caught(kind, length, device));
+        if (!smallest) continue;
+        const Scenario scenario = scenario_on(sensitivity_scenario(kind, length), device);
+        kill.sensitivities.push_back(
+            smallest_caught(kind, length, scenario, backends.of(scenario)));
       }
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;

@@ -14,6 +14,7 @@ struct GroupOptions {
   std::string_view collective = "in_process";
   int world_size = 1;
   double timeout_s = 60.0;
+  bool validate = false;  // compare the ranks' calls also where the collective does not
 };
 
 // Runs body(collective) once for every rank this process simulates, each on its own thread, and

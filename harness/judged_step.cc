@@ -44,7 +44,9 @@ ProbeOutcome judge_decode_step(const ProbeContext& context, const Scenario& scen
         exact_decode_checks(scenario, problem, layout, outcome, context.backend.schedule_params()),
         group, config.dcp);
     append(result,
-           bounded_decode_checks(scenario, problem, outcome, context.backend.numerics(config)),
+           bounded_decode_checks(scenario, problem, outcome,
+                                 context.backend.numerics(config, scenario.q_len),
+                                 context.backend.sum_roundings(static_cast<int>(config.dcp))),
            group, config.dcp);
     append(result, std::move(outcome.calls), group, config.dcp);
     result.step_seconds = std::max(result.step_seconds, outcome.seconds);

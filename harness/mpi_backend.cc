@@ -29,7 +29,9 @@ class MpiBackend final : public Backend, public ProcessLink {
   ScheduleParams schedule_params() const override {
     return {.num_sms = CpuAttentionOps::kScheduledSms};
   }
-  const NumericsProfile& numerics(const ParallelConfig&) const override { return profiles::kCpu; }
+  const NumericsProfile& numerics(const ParallelConfig&, std::int64_t) const override {
+    return profiles::kCpu;
+  }
 
   void run_group(const GroupOptions& options, CallLog& log,
                  const std::function<void(Collective&)>& body) override {

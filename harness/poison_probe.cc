@@ -31,13 +31,15 @@ class PoisoningBackend final : public Backend {
   Stream stream(int rank) override { return inner_.stream(rank); }
   Ops ops(int rank) override { return inner_.ops(rank); }
   ScheduleParams schedule_params() const override { return inner_.schedule_params(); }
-  const NumericsProfile& numerics(const ParallelConfig& config) const override {
-    return inner_.numerics(config);
+  const NumericsProfile& numerics(const ParallelConfig& config, std::int64_t q_len) const override {
+    return inner_.numerics(config, q_len);
   }
   void run_group(const GroupOptions& options, CallLog& log,
                  const std::function<void(Collective&)>& body) override {
     inner_.run_group(options, log, body);
   }
+  int sum_roundings(int ranks) const override { return inner_.sum_roundings(ranks); }
+  PrefillFormats prefill_formats() const override { return inner_.prefill_formats(); }
   ProcessLink* link() override { return inner_.link(); }
 
   PoisoningDevice& poisoning(int rank) { return *devices_[static_cast<std::size_t>(rank)]; }

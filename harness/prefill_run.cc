@@ -82,6 +82,7 @@ double run_rank(const RankTask& task, Collective& collective, PrefillRankOutcome
   const auto begin = std::chrono::steady_clock::now();
   prefill(config, task.problem.softmax_scale, views, workspace, watched.ops(), watched_group,
           stream);
+  watched_group.synchronize(stream);  // a failure of the group is known here at the latest
   device.synchronize(stream);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   outcome.cache_after = copied_to_host(inputs.cache, stream);
@@ -113,7 +114,7 @@ PrefillGroupOutcome run_prefill_group(const Scenario& scenario, const DecodeProb
     throw Unsupported("phase prefill over processes: the collective " + scenario.collective +
                       " carries decode reports alone; use in_process");
   }
-  backend.run_group({scenario.collective, world_size, scenario.timeout_s}, log,
+  backend.run_group({scenario.collective, world_size, scenario.timeout_s, scenario.validate}, log,
                     [&](Collective& collective) {
                       const auto rank = static_cast<std::size_t>(collective.rank());
                       seconds[rank] = run_rank(task, collective, outcome.ranks[rank]);

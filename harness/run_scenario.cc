@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
@@ -60,17 +61,33 @@ std::vector<const Probe*> chosen_probes(const Scenario& scenario) {
   return chosen;
 }
 
+// What no machine offers is bad input, not a machine that lacks something.
+void expect_offered(const Scenario& scenario) {
+  try {
+    expect_supported(scenario.device, scenario.parallel, scenario.model_config().dims,
+                     scenario.q_len);
+  } catch (const Unsupported& error) {
+    throw InvalidArgument("model = '" + scenario.model + "', device " + error.what());
+  }
+}
+
 }  // namespace
 
 Report run_scenario(const Scenario& scenario, const Variation* variation,
                     const Progress& progress) {
-  const auto begin = std::chrono::steady_clock::now();
-  const std::vector<const Probe*> chosen = chosen_probes(scenario);
-  expect_supported(scenario.device, scenario.parallel, scenario.model_config().dims,
-                   scenario.q_len);
+  chosen_probes(scenario);
+  expect_offered(scenario);
   const std::unique_ptr<Backend> backend =
       make_backend(scenario.device, scenario.collective, static_cast<int>(scenario.parallel.dcp),
                    scenario.timeout_s);
+  return run_scenario(scenario, variation, progress, *backend);
+}
+
+Report run_scenario(const Scenario& scenario, const Variation* variation, const Progress& progress,
+                    Backend& backend) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<const Probe*> chosen = chosen_probes(scenario);
+  expect_offered(scenario);
   Report report;
   report.verb = "run";
   report.scenario = scenario;
@@ -79,7 +96,7 @@ Report run_scenario(const Scenario& scenario, const Variation* variation,
     const Progress part = [&](double done, std::string_view next) {
       progress((static_cast<double>(i) + done) * share, next);
     };
-    ProbeOutcome outcome = chosen[i]->run({scenario, *backend, variation, part});
+    ProbeOutcome outcome = chosen[i]->run({scenario, backend, variation, part});
     for (Check& check : outcome.checks) check.probe = chosen[i]->name;
     std::stable_sort(
         outcome.checks.begin(), outcome.checks.end(),
@@ -88,7 +105,7 @@ Report run_scenario(const Scenario& scenario, const Variation* variation,
     if (report.calls.empty()) report.calls = std::move(outcome.calls);
     report.step_seconds = std::max(report.step_seconds, outcome.step_seconds);
   }
-  report.silent = backend->link() != nullptr && backend->link()->rank_in_group() != 0;
+  report.silent = backend.link() != nullptr && backend.link()->rank_in_group() != 0;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   report.seconds = seconds.count();
   return report;

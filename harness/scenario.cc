@@ -139,6 +139,7 @@ std::string command_line(const Scenario& scenario) {
       name(scenario.phase), scenario.q_len, scenario.device, scenario.collective, scenario.seed);
   if (p.project_before_merge) line += " --project-before-merge";
   if (p.replicate_query) line += " --replicate-query";
+  if (scenario.validate) line += " --validate";
   if (scenario.group >= 0) line += fmt::format(" --group {}", scenario.group);
   const bool prefill = scenario.phase == Phase::kPrefill;
   const std::vector<std::int64_t>& lengths = prefill ? scenario.context_lens : scenario.seq_lens;

@@ -40,6 +40,7 @@ void visit_keys(Scenario& scenario, Visitor& visit) {
   visit("collective", scenario.collective);
   visit("seed", scenario.seed);
   visit("timeout", scenario.timeout_s);
+  visit("validate", scenario.validate);
   visit("probe", scenario.probes);
 }
 

@@ -64,6 +64,7 @@ struct ScenarioOptions::Flags {
   std::vector<std::string> probes;
   bool project_before_merge = false;
   bool replicate_query = false;
+  bool validate = false;
 };
 
 ScenarioOptions::ScenarioOptions(CLI::App& command) : flags_(std::make_unique<Flags>()) {
@@ -118,6 +119,8 @@ ScenarioOptions::ScenarioOptions(CLI::App& command) : flags_(std::make_unique<Fl
       ->delimiter(',');
   command.add_option("--seed", f.seed,
                      "of contents, page order and the pick from --lengths (default 0)");
+  command.add_flag("--validate", f.validate,
+                   "nccl: compare the ranks' calls before each (in_process and mpi always do)");
   command.add_option("--timeout", f.timeout, "seconds to wait for a missing rank (default 60)");
 }
 
@@ -154,6 +157,7 @@ Scenario ScenarioOptions::resolve() const {
   override_with(scenario.collective, f.collective);
   override_with(scenario.seed, f.seed);
   override_with(scenario.timeout_s, f.timeout);
+  scenario.validate |= f.validate;
   if (!f.seq_lens.empty()) scenario.seq_lens = f.seq_lens;
   if (!f.context_lens.empty()) scenario.context_lens = f.context_lens;
   if (!f.new_tokens.empty()) scenario.new_tokens = f.new_tokens;

@@ -165,26 +165,10 @@ std::unique_ptr<Variation> short_accumulator(double size) {
   });
 }
 
-Scenario sensitivity_scenario(const FaultKind& kind, std::int64_t length, std::string_view device) {
-  Scenario scenario;
-  // A census takes one pass per 512 keys and head: it wants the real width and many heads.
-  const bool census = kind.probe == "census";
-  scenario.model = census ? "deepseek-v3" : "tiny";
-  scenario.parallel = {.heads = census ? 128 : 4,
-                       .tp = 2,
-                       .dcp = 2,
-                       .interleave = 1,
-                       .page_size = 64,
-                       .combine = kind.combine,
-                       .reduce_dtype = kind.reduce_dtype};
-  scenario.seq_lens = {length};
-  scenario.device = device;
-  scenario.probes = {std::string(kind.probe)};
-  return scenario;
-}
-
-bool is_caught(const Scenario& scenario, const Variation& variation, std::string_view stage) {
-  const Report report = run_scenario(scenario, &variation, [](double, std::string_view) {});
+bool is_caught(const Scenario& scenario, const Variation& variation, std::string_view stage,
+               Backend& backend) {
+  const Report report = run_scenario(
+      scenario, &variation, [](double, std::string_view) {}, backend);
   const auto failed =
       std::find_if(report.checks.begin(), report.checks.end(),
                    [](const Check& check) { return check.status == CheckStatus::kFail; });
@@ -222,11 +206,28 @@ const std::vector<FaultKind>& fault_kinds() {
   return kinds;
 }
 
-Sensitivity smallest_caught(const FaultKind& kind, std::int64_t length, std::string_view device) {
+Scenario sensitivity_scenario(const FaultKind& kind, std::int64_t length) {
+  Scenario scenario;
+  // A census takes one pass per 512 keys and head: it wants the real width and many heads.
+  const bool census = kind.probe == "census";
+  scenario.model = census ? "deepseek-v3" : "tiny";
+  scenario.parallel = {.heads = census ? 128 : 4,
+                       .tp = 2,
+                       .dcp = 2,
+                       .interleave = 1,
+                       .page_size = 64,
+                       .combine = kind.combine,
+                       .reduce_dtype = kind.reduce_dtype};
+  scenario.seq_lens = {length};
+  scenario.probes = {std::string(kind.probe)};
+  return scenario;
+}
+
+Sensitivity smallest_caught(const FaultKind& kind, std::int64_t length, const Scenario& scenario,
+                            Backend& backend) {
   Sensitivity result{kind.name, kind.unit, kind.probe, length, 0.0};
-  const Scenario scenario = sensitivity_scenario(kind, length, device);
   for (const double size : kind.sizes) {
-    if (!is_caught(scenario, *kind.make(size), kind.stage)) break;
+    if (!is_caught(scenario, *kind.make(size), kind.stage, backend)) break;
     result.smallest = size;
   }
   return result;

@@ -11,6 +11,8 @@
 
 #include "core/config.h"
 #include "core/dtype.h"
+#include "harness/backend.h"
+#include "harness/scenario.h"
 #include "harness/variation.h"
 
 namespace mladcp {
@@ -36,7 +38,9 @@ struct Sensitivity {
   double smallest = 0.0;    // the smallest size caught, all larger ones being caught too; 0: none
 };
 
-// Tries the sizes of a kind, largest first, until one is not caught.
-Sensitivity smallest_caught(const FaultKind& kind, std::int64_t length, std::string_view device);
+Scenario sensitivity_scenario(const FaultKind& kind, std::int64_t length);
+// Tries the sizes of a kind on its scenario, largest first, until one is not caught.
+Sensitivity smallest_caught(const FaultKind& kind, std::int64_t length, const Scenario& scenario,
+                            Backend& backend);
 
 }  // namespace mladcp

@@ -3,12 +3,13 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/forwarding_device.h"
 
 namespace mladcp {
 
 void expect_on(const CudaDevice& device, std::initializer_list<TensorView> views) {
   for (const TensorView& view : views) {
-    if (view.device == &device) continue;
+    if (on_device(view, device)) continue;
     throw InvalidArgument(
         "tensor " + describe(view) + " lies on " +
         (view.device == nullptr ? "no device" : std::string(view.device->description())) +

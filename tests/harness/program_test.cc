@@ -119,6 +119,8 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --batch 0 --seq-lens 5", "--batch"},
       {"run --phase prefill --audit some", "audit = 'some'"},
       {"run --phase prefill --audit 0", "audit = '0'"},
+      {"run --device cuda --model tiny --heads 8", "L and R 64, 32"},
+      {"run --device cuda --page-size 48 --interleave 1", "page 48"},
       {"no-such-verb", "no-such-verb"},
       {"", "subcommand"},
   };
@@ -126,6 +128,19 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
     SCOPED_TRACE(input);
     const Outcome outcome = run_program(input.arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(input.names));
+  }
+}
+
+TEST(Program, WhatCannotRunHereExitsThreeWithARemedy) {
+  const BadInput inputs[] = {
+      {"run --collective nccl", "use --device cuda"},
+      {"run --device cuda --collective mpi", "use --device cpu"},
+  };
+  for (const BadInput& input : inputs) {
+    SCOPED_TRACE(input);
+    const Outcome outcome = run_program(input.arguments);
+    EXPECT_EQ(outcome.status, 3) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(input.names));
   }
 }

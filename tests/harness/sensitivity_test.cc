@@ -35,13 +35,15 @@ constexpr Published kPublished[] = {
 };
 
 TEST(Sensitivity, SmallestFaultOfEveryKindIsCaughtAtItsStage) {
+  const auto backend = make_backend("cpu", "in_process", 2, 60.0);
   for (const FaultKind& kind : fault_kinds()) {
     SCOPED_TRACE(kind.name);
     const auto* published =
         std::find_if(std::begin(kPublished), std::end(kPublished),
                      [&](const Published& entry) { return entry.kind == kind.name; });
     ASSERT_NE(published, std::end(kPublished)) << "docs/faults.md has no row of it";
-    const Sensitivity found = smallest_caught(kind, published->length, "cpu");
+    const Scenario scenario = sensitivity_scenario(kind, published->length);
+    const Sensitivity found = smallest_caught(kind, published->length, scenario, *backend);
     EXPECT_GT(found.smallest, 0.0);
     EXPECT_LE(found.smallest, published->size);
   }
