@@ -25,7 +25,7 @@ struct CacheWriteParams {
 };
 
 template <typename Out, int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+__global__ void __launch_bounds__(kTileThreads, kJoinBlocksPerSm<kN>)
     cache_write_kernel(const __grid_constant__ CacheWriteParams p) {
   join_rows<Out, kN>(p.tokens, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t t) {
     const std::int64_t slot = p.slots[t];
@@ -69,11 +69,12 @@ void launch_cache_write(const KvCache& cache, const TensorView& kv_c, const Tens
     return kv_c.shape[1] % elements == 0 && k_pe.shape[1] % elements == 0 &&
            rows_allow_vectors({cache.data, kv_c, k_pe}, elements);
   };
-  const auto launcher = cache.quantized()
-                            ? (allow(16)  ? launch<E4M3Code, 16>
-                               : allow(8) ? launch<E4M3Code, 8>
-                                          : launch<E4M3Code, 1>)
-                            : (allow(8) ? launch<__nv_bfloat16, 8> : launch<__nv_bfloat16, 1>);
+  const auto bf16 = allow(8) ? launch<__nv_bfloat16, 8> : launch<__nv_bfloat16, 1>;
+  const auto e4m3 = !is_moderate(p.scale) ? launch<E4M3Code, 1>
+                    : allow(16)           ? launch<E4M3Code, 16>
+                    : allow(8)            ? launch<E4M3Code, 8>
+                                          : launch<E4M3Code, 1>;
+  const auto launcher = cache.quantized() ? e4m3 : bf16;
   launcher(p, cache, kv_c.shape[1], cuda_stream(stream));
 }
 

@@ -18,18 +18,18 @@ struct E4M3Code {
 // x / scale, correctly rounded, for bf16 x: the remainder of an approximate quotient corrects it.
 // With r = 1 / scale rounded, q = x r, the result q + r (x - q scale) is the rounded quotient for
 // all 128 significands of bf16 and all 2^23 of the scale (tests/kernels/quotient_test.cc), as long
-// as no step leaves the normal numbers. Where one might, |q| lies far beyond 448 and q itself
-// saturates, or far below 2^-10 and becomes 0.
+// as no step leaves the normal numbers. With a moderate scale, where one might, |q| lies far beyond
+// 448 and q itself saturates, or far below 2^-10 and becomes 0.
+constexpr bool is_moderate(float scale) { return scale > 0x1p-60F && scale < 0x1p60F; }
+
 class QuotientByScale {
  public:
   __device__ explicit QuotientByScale(float scale) : scale_(scale) {
     reciprocal_ = __fdiv_rn(1.0F, scale);
-    moderate_ = scale > 0x1p-60F && scale < 0x1p60F;
   }
 
   __device__ float operator()(__nv_bfloat16 x) const {
     const float value = __bfloat162float(x);
-    if (!moderate_) return __fdiv_rn(value, scale_);
     const float quotient = __fmul_rn(value, reciprocal_);
     const float remainder = __fmaf_rn(-quotient, scale_, value);
     // The remainder of -0 is +0, and would take the sign away.
@@ -41,13 +41,24 @@ class QuotientByScale {
  private:
   float scale_;
   float reciprocal_;
-  bool moderate_;
+};
+
+// The same for any scale, by the division itself: slow, and heavy on registers.
+class DivisionByScale {
+ public:
+  __device__ explicit DivisionByScale(float scale) : scale_(scale) {}
+  __device__ float operator()(__nv_bfloat16 x) const {
+    return __fdiv_rn(__bfloat162float(x), scale_);
+  }
+
+ private:
+  float scale_;
 };
 
 // saturate(round_nearest_even(x / scale)); every NaN becomes 0x7F.
-template <int kN>
+template <int kN, typename Quotient>
 __device__ Vector<E4M3Code, kN> quantize_vector(const Vector<__nv_bfloat16, kN>& values,
-                                                const QuotientByScale& quotient) {
+                                                const Quotient& quotient) {
   Vector<E4M3Code, kN> codes;
   if constexpr (kN % 2 == 0) {
 #pragma unroll

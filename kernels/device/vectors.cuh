@@ -18,7 +18,19 @@ struct alignas(sizeof(T) * kN < 16 ? sizeof(T) * kN : 16) Vector {
 
 template <typename T, int kN>
 __device__ Vector<T, kN> load_vector(const T* address) {
-  return *reinterpret_cast<const Vector<T, kN>*>(address);
+  if constexpr (sizeof(Vector<T, kN>) > 16) {  // by halves: larger copies would go through memory
+    const Vector<T, kN / 2> low = load_vector<T, kN / 2>(address);
+    const Vector<T, kN / 2> high = load_vector<T, kN / 2>(address + kN / 2);
+    Vector<T, kN> both;
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) {
+      both[i] = low[i];
+      both[kN / 2 + i] = high[i];
+    }
+    return both;
+  } else {
+    return *reinterpret_cast<const Vector<T, kN>*>(address);
+  }
 }
 
 template <typename T, int kN>

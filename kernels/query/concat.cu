@@ -23,7 +23,7 @@ struct ConcatParams {
 };
 
 template <typename Out, int kN>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
+__global__ void __launch_bounds__(kTileThreads, kJoinBlocksPerSm<kN>)
     concat_kernel(const __grid_constant__ ConcatParams p) {
   join_rows<Out, kN>(p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
     const std::int64_t t = p.heads.quotient(row);
@@ -64,11 +64,12 @@ void launch_concat(const TensorView& out, const TensorView& latent, const Tensor
     return latent.shape[2] % elements == 0 && rope.shape[2] % elements == 0 &&
            rows_allow_vectors({out, latent, rope}, elements);
   };
-  const auto launcher = out.dtype == DType::kE4M3
-                            ? (allow(16)  ? launch<E4M3Code, 16>
-                               : allow(8) ? launch<E4M3Code, 8>
-                                          : launch<E4M3Code, 1>)
-                            : (allow(8) ? launch<__nv_bfloat16, 8> : launch<__nv_bfloat16, 1>);
+  const auto bf16 = allow(8) ? launch<__nv_bfloat16, 8> : launch<__nv_bfloat16, 1>;
+  const auto e4m3 = !is_moderate(p.scale) ? launch<E4M3Code, 1>
+                    : allow(16)           ? launch<E4M3Code, 16>
+                    : allow(8)            ? launch<E4M3Code, 8>
+                                          : launch<E4M3Code, 1>;
+  const auto launcher = out.dtype == DType::kE4M3 ? e4m3 : bf16;
   launcher(p, out, latent.shape[2], cuda_stream(stream));
 }
 
