@@ -2,9 +2,10 @@
 // between barriers:
 //
 //   copies     the block's cache rows arrive (cp.async), the next block's are started
-//   S = Q K^T  warp = (32 rows) x (half the keys) x (half of D); the two halves of D meet in shared
-//   memory softmax    four threads a row: online maximum, P = 2^(S - max + offset) in 16 bits O +=
-//   P V   warp = 64 rows x 64 latent dims, accumulators in registers for the whole walk
+//   S = Q K^T  warp = 32 rows x 32 keys x a half (bf16: a quarter) of D; the parts of D meet in
+//              shared memory. Fragments of 32 x 32 need as many cycles of shared memory as of mma
+//   softmax    four threads a row: online maximum, P = 2^(S - max + offset) in 16 bits
+//   O += P V   warp = 64 rows x 64 latent dims, accumulators in registers for the whole walk
 //
 // e4m3 codes convert exactly to f16, in registers, right after the fragment load. An 8-bit matrix
 // row of 16 bytes gives a lane k = 4t..4t+3 where the 16-bit fragment wants 2t, 2t+1, 2t+8, 2t+9:
@@ -26,7 +27,6 @@ inline constexpr int kRows = kGenericDecodeRows;
 inline constexpr int kRowTiles = kRows / 16;
 inline constexpr int kQueryPitch = kDecodeQkDim * 2;             // bytes, 9 x 128
 inline constexpr int kCopiesPerThread = 9;                       // 16 bytes each, of one key
-inline constexpr int kHalfSteps = kDecodeQkDim / 16 / 2;         // k16 steps of half of D
 inline constexpr int kDimsPerWarp = kDecodeLatentRank / kWarps;  // 64
 inline constexpr int kOutTiles = kDimsPerWarp / 8;
 inline constexpr float kLog2E = 1.4426950408889634F;
@@ -38,7 +38,8 @@ struct CacheTraits;
 template <>
 struct CacheTraits<DType::kE4M3> {
   using Element = __half;
-  static constexpr int kKeys = 64;  // keys of one block in shared memory
+  static constexpr int kKeys = 64;     // keys of one block in shared memory
+  static constexpr int kDimParts = 2;  // of D, for the logits
   static constexpr int kRowBytes = kDecodeQkDim;
   static constexpr float kOffset = 15;  // P in [0, 2^15]: f16 flushes 2^-39 of the maximum
   // 576 = 4.5 x 128: neighbouring rows start 64 bytes apart in the banks, pairs of rows share a
@@ -50,6 +51,7 @@ template <>
 struct CacheTraits<DType::kBF16> {
   using Element = __nv_bfloat16;
   static constexpr int kKeys = 32;
+  static constexpr int kDimParts = 4;
   static constexpr int kRowBytes = kDecodeQkDim * 2;
   static constexpr float kOffset = 0;  // bf16 has the exponents of fp32
   static __device__ int swizzle(int row) { return row & 7; }
@@ -63,8 +65,8 @@ struct SharedLayout {
   static constexpr int kStageBytes = Traits::kKeys * Traits::kRowBytes;
 
   static constexpr int kQuery = 0;
-  static constexpr int kLogits = kQuery + kRows * kQueryPitch;  // [2][rows][pitch]
-  static constexpr int kProbabilities = kLogits + 2 * kRows * kLogitPitch * 4;
+  static constexpr int kLogits = kQuery + kRows * kQueryPitch;  // [parts of D][rows][pitch]
+  static constexpr int kProbabilities = kLogits + Traits::kDimParts * kRows * kLogitPitch * 4;
   static constexpr int kRowFloats = kProbabilities + kRows * kProbabilityPitch;  // three per row
   static constexpr int kRowVisible = kRowFloats + 3 * kRows * 4;
   static constexpr int kStages = kRowVisible + kRows * 4;
@@ -91,7 +93,10 @@ class Worker {
   static constexpr bool kFp8 = kCache == DType::kE4M3;
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kThreadsPerKey = kThreads / kKeys;
-  static constexpr int kKeyTiles = kKeys / 2 / 8;  // n tiles of a warp in S
+  static constexpr int kDimParts = Traits::kDimParts;
+  static constexpr int kKeyGroups = kWarps / 2 / kDimParts;  // two warps share the rows of a group
+  static constexpr int kKeyTiles = kKeys / kKeyGroups / 8;   // n tiles of a warp in S
+  static constexpr int kPartSteps = kDecodeQkDim / 16 / kDimParts;  // k16 steps of a part of D
 
   __device__ Worker(const DecodeParams& params, unsigned char* shared, int stages)
       : p_(params), shared_(shared), base_(shared_address(shared)), stages_(stages) {}
@@ -142,9 +147,9 @@ class Worker {
   __device__ int* row_visible() const {
     return reinterpret_cast<int*>(shared_ + Layout::kRowVisible);
   }
-  __device__ float* logits_of(int half, int row) const {
+  __device__ float* logits_of(int part, int row) const {
     return reinterpret_cast<float*>(shared_ + Layout::kLogits) +
-           (half * kRows + row) * Layout::kLogitPitch;
+           (part * kRows + row) * Layout::kLogitPitch;
   }
   __device__ std::uint32_t query_chunk(int row, int chunk) const {
     return base_ + Layout::kQuery + row * kQueryPitch + ((chunk ^ (row & 7)) << 4);
@@ -285,12 +290,15 @@ class Worker {
         b[n][1] = e4m3x2_to_half2(r[n] >> 16);
       }
     } else {
-      const int key = first_key + (lane >> 4) * 8 + (lane & 7);
-      load_matrices(r, cache_chunk(stage, key, 2 * step + ((lane >> 3) & 1)));
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        b[n][0] = r[2 * n];
-        b[n][1] = r[2 * n + 1];
+      for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
+        const int key = first_key + 16 * pair + (lane >> 4) * 8 + (lane & 7);
+        load_matrices(r, cache_chunk(stage, key, 2 * step + ((lane >> 3) & 1)));
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          b[2 * pair + n][0] = r[2 * n];
+          b[2 * pair + n][1] = r[2 * n + 1];
+        }
       }
     }
   }
@@ -309,12 +317,12 @@ class Worker {
   __device__ void logits_of_tiles(int stage, int first_row) {
     const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
-    const int first_key = ((warp >> 1) & 1) * (kKeys / 2);
-    const int half = warp >> 2;
+    const int first_key = (warp >> 1) % kKeyGroups * (kKeys / kKeyGroups);
+    const int part = (warp >> 1) / kKeyGroups;
     float s[kTiles][kKeyTiles][4] = {};
-#pragma unroll 6
-    for (int i = 0; i < kHalfSteps; ++i) {
-      const int step = half * kHalfSteps + i;
+#pragma unroll(kPartSteps / 3)
+    for (int i = 0; i < kPartSteps; ++i) {
+      const int step = part * kPartSteps + i;
       std::uint32_t b[kKeyTiles][2];
       load_key_fragments(stage, first_key, step, b);
 #pragma unroll
@@ -331,9 +339,9 @@ class Worker {
       for (int n = 0; n < kKeyTiles; ++n) {
         const int row = first_row + 16 * m + lane / 4;
         const int key = first_key + 8 * n + 2 * (lane % 4);
-        *reinterpret_cast<float2*>(logits_of(half, row) + key) =
+        *reinterpret_cast<float2*>(logits_of(part, row) + key) =
             make_float2(s[m][n][0], s[m][n][1]);
-        *reinterpret_cast<float2*>(logits_of(half, row + 8) + key) =
+        *reinterpret_cast<float2*>(logits_of(part, row + 8) + key) =
             make_float2(s[m][n][2], s[m][n][3]);
       }
     }
@@ -351,9 +359,15 @@ class Worker {
 #pragma unroll
     for (int j = 0; j < kKeys / 16; ++j) {
       const int key = 16 * j + 4 * sub;
-      const float4 a = *reinterpret_cast<const float4*>(logits_of(0, row) + key);
-      const float4 b = *reinterpret_cast<const float4*>(logits_of(1, row) + key);
-      const float s[4] = {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+      float s[4] = {};
+#pragma unroll
+      for (int part = 0; part < kDimParts; ++part) {
+        const float4 of_part = *reinterpret_cast<const float4*>(logits_of(part, row) + key);
+        s[0] += of_part.x;
+        s[1] += of_part.y;
+        s[2] += of_part.z;
+        s[3] += of_part.w;
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         x[4 * j + i] = key + i < visible ? s[i] * scale : -INFINITY;
