@@ -1,6 +1,7 @@
 #include "tests/support/nccl_under_test.h"
 
 #include <cstdlib>
+#include <map>
 #include <mutex>
 
 #include "collectives/validating_collective.h"
@@ -26,17 +27,14 @@ std::vector<CudaDevice*> Cards::devices() const {
   return result;
 }
 
-NcclUnderTest::NcclUnderTest(int world_size, bool validate)
-    : cards_(world_size), group_(cards_.devices()), validate_(validate) {}
-
 std::vector<std::string> NcclUnderTest::run(const RankBody& body) {
   std::mutex mutex;
   std::vector<std::string> findings;
-  group_.run([&](Collective& collective) {
+  joined_.group.run([&](Collective& collective) {
     const int r = collective.rank();
-    ValidatingCollective validating(collective, cards_.device(r));
+    ValidatingCollective validating(collective, joined_.cards.device(r));
     Collective& tested = validate_ ? static_cast<Collective&>(validating) : collective;
-    RankUnderTest rank{tested, cards_.device(r), cards_.stream(r)};
+    RankUnderTest rank{tested, joined_.cards.device(r), joined_.cards.stream(r)};
     const std::string finding = body(rank);
     rank.collective.synchronize(rank.stream);
     const std::lock_guard lock(mutex);
@@ -45,12 +43,25 @@ std::vector<std::string> NcclUnderTest::run(const RankBody& body) {
   return findings;
 }
 
+namespace {
+
+JoinedCards& joined_cards(int count) {
+  static auto& groups = *new std::map<int, std::unique_ptr<JoinedCards>>;
+  std::unique_ptr<JoinedCards>& group = groups[count];
+  if (group == nullptr) group = std::make_unique<JoinedCards>(count);
+  return *group;
+}
+
+}  // namespace
+
 std::vector<GroupCase> nccl_cases(int world_size) {
   std::vector<GroupCase> cases;
   for (const bool validate : {false, true}) {
     GroupCase group_case;
     group_case.name = (validate ? "NcclValidated" : "Nccl") + std::to_string(world_size);
-    group_case.make = [=] { return std::make_unique<NcclUnderTest>(world_size, validate); };
+    group_case.make = [=] {
+      return std::make_unique<NcclUnderTest>(joined_cards(world_size), validate);
+    };
     group_case.compares_calls = validate;
     group_case.sums_in_rank_order = world_size <= 2;  // two addends have no order
     cases.push_back(group_case);

@@ -28,16 +28,23 @@ class Cards {
   std::vector<Stream> streams_;
 };
 
+// Cards and the group that joins them: connecting takes a second, so one serves all tests.
+struct JoinedCards {
+  explicit JoinedCards(int count) : cards(count), group(cards.devices()) {}
+
+  Cards cards;
+  NcclGroup group;
+};
+
 class NcclUnderTest final : public GroupUnderTest {
  public:
-  NcclUnderTest(int world_size, bool validate);
+  NcclUnderTest(JoinedCards& joined, bool validate) : joined_(joined), validate_(validate) {}
 
-  int world_size() const override { return group_.world_size(); }
+  int world_size() const override { return joined_.group.world_size(); }
   std::vector<std::string> run(const RankBody& body) override;
 
  private:
-  Cards cards_;
-  NcclGroup group_;
+  JoinedCards& joined_;
   bool validate_;
 };
 
