@@ -196,7 +196,6 @@ class RankStep {
  public:
   RankStep(Card& card, const Case& c, int rank)
       : card_(card),
-        case_(c),
         config_(c.config()),
         workspace_(card.bench.device(), config_, MlaDims{}, card.ops.attention,
                    {c.requests, c.requests, c.columns(), 1}) {
@@ -234,7 +233,6 @@ class RankStep {
 
  private:
   Card& card_;
-  const Case& case_;
   ParallelConfig config_;
   DecodeWorkspace workspace_;
   Tensor q_nope_, q_rope_, kv_c_, k_pe_, w_uk_, w_uv_;
@@ -448,6 +446,14 @@ void register_cases(Cards& cards) {
   }
 }
 
+// As many as divide the heads.
+int usable_cards() {
+  const auto visible = static_cast<int>(available_cuda_devices().size());
+  int cards = 1;  // without any, making the first says why
+  while (2 * cards <= visible) cards *= 2;
+  return cards;
+}
+
 int run(int argc, char** argv) {
   const char* budget = std::getenv("MLADCP_BENCH_SECONDS");
   deadline() = Clock::now() + std::chrono::seconds(budget != nullptr ? std::atoi(budget) : 55);
@@ -455,7 +461,7 @@ int run(int argc, char** argv) {
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  Cards cards(static_cast<int>(available_cuda_devices().size()));
+  Cards cards(usable_cards());
   register_cases(cards);
   benchmark::AddCustomContext("cards", std::to_string(cards.count()));
   benchmark::RunSpecifiedBenchmarks();
