@@ -102,9 +102,10 @@ class NcclProcessBackend final : public Backend, public ProcessLink {
         ranks_({card_of_process(environment)}, environment.rank),
         group_(connect_nccl(environment, ranks_.device(rank_), 0, nccl_options(timeout_s))) {}
 
-  Device& device(int rank) override { return ranks_.device(rank); }
-  Stream stream(int rank) override { return ranks_.stream(rank); }
-  Ops ops(int rank) override { return ranks_.ops(rank); }
+  // The other ranks' are elsewhere: whoever asks for all gets this one's.
+  Device& device(int) override { return ranks_.device(rank_); }
+  Stream stream(int) override { return ranks_.stream(rank_); }
+  Ops ops(int) override { return ranks_.ops(rank_); }
   ScheduleParams schedule_params() const override { return ranks_.schedule_params(); }
   const NumericsProfile& numerics(const ParallelConfig& config, std::int64_t q_len) const override {
     return ranks_.numerics(config, q_len);
