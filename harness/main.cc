@@ -20,6 +20,7 @@ int run_program(int argc, char** argv) {
   int status = mladcp::kExitPass;
   mladcp::add_run_verb(program, status);
   mladcp::add_faults_verb(program, status);
+  mladcp::add_check_verb(program, status);
   mladcp::add_metadata_verb(program, status);
   try {
     program.parse(argc, argv);

@@ -103,10 +103,10 @@ void print_configuration(const Report& report, std::FILE* stream) {
              scenario.collective, scenario.seed);
 }
 
-void print_stages(const Report& report, std::FILE* stream) {
+void print_stages(const std::vector<Check>& checks, std::FILE* stream) {
   fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", "stage", "compared", "ranks",
              "measured", "bound", "verdict");
-  for (const StageRow& row : stage_rows(report.checks)) {
+  for (const StageRow& row : stage_rows(checks)) {
     const bool exact = row.worst->bound == 0.0;
     fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", row.stage, row.name, row.ranks,
                row.skipped == row.ranks ? "-"
@@ -135,6 +135,18 @@ void print_collectives(const Report& report, std::FILE* stream) {
   }
 }
 
+bool failed(const Check& check) { return check.status == CheckStatus::kFail; }
+
+void print_first_failure(const std::vector<Check>& checks, std::FILE* stream) {
+  const auto first = std::find_if(checks.begin(), checks.end(), failed);
+  if (first != checks.end()) fmt::print(stream, "FAIL {}\n\n", first->message);
+}
+
+std::string verdict_of(const std::vector<Check>& checks) {
+  return fmt::format("{}: {} of {} checks failed", all_hold(checks) ? "PASS" : "FAIL",
+                     std::count_if(checks.begin(), checks.end(), failed), checks.size());
+}
+
 }  // namespace
 
 std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls) {
@@ -155,21 +167,19 @@ std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls)
 }
 
 void print(const Report& report, std::FILE* stream) {
-  const bool pass = all_hold(report.checks);
-  if (!pass) {
-    const auto failed = std::find_if(report.checks.begin(), report.checks.end(),
-                                     [](const Check& c) { return c.status == CheckStatus::kFail; });
-    fmt::print(stream, "FAIL {}\n\n", failed->message);
-  }
+  print_first_failure(report.checks, stream);
   print_configuration(report, stream);
-  print_stages(report, stream);
+  print_stages(report.checks, stream);
   print_collectives(report, stream);
-  const auto failures =
-      std::count_if(report.checks.begin(), report.checks.end(),
-                    [](const Check& c) { return c.status == CheckStatus::kFail; });
-  fmt::print(stream, "\n{}: {} of {} checks failed; {:.2f} s, of which the step {:.2f} s\n",
-             pass ? "PASS" : "FAIL", failures, report.checks.size(), report.seconds,
-             report.step_seconds);
+  fmt::print(stream, "\n{}; {:.2f} s, of which the step {:.2f} s\n", verdict_of(report.checks),
+             report.seconds, report.step_seconds);
+}
+
+void print(const DumpReport& report, std::FILE* stream) {
+  print_first_failure(report.checks, stream);
+  fmt::print(stream, "mladcp check: {}\n\n", fmt::join(report.files, ", "));
+  print_stages(report.checks, stream);
+  fmt::print(stream, "\n{}; {:.2f} s\n", verdict_of(report.checks), report.seconds);
 }
 
 }  // namespace mladcp

@@ -28,6 +28,18 @@ std::string to_json(const Report& report);
 // failure's message comes first.
 void print(const Report& report, std::FILE* stream);
 
+// Of `check`: calls that came from files, one a rank.
+struct DumpReport {
+  std::vector<std::string> files;
+  std::string numerics;  // name of a profile; empty: by the dtypes
+  std::vector<Check> checks;
+  double seconds = 0.0;
+};
+
+// {"schema": "mladcp.check/1", "verdict", "scenario": {"files", "numerics"}, "checks", "seconds"}
+std::string to_json(const DumpReport& report);
+void print(const DumpReport& report, std::FILE* stream);
+
 // One line a sequence number: the call with the ranks that made it.
 struct CollectiveRow {
   CollectiveCall call;

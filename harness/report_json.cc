@@ -33,6 +33,14 @@ Json to_json(const Check& check) {
   return json;
 }
 
+Json to_json(const std::vector<Check>& checks) {
+  Json json = Json::array();
+  for (const Check& check : checks) json.push_back(to_json(check));
+  return json;
+}
+
+const char* verdict(const std::vector<Check>& checks) { return all_hold(checks) ? "pass" : "fail"; }
+
 Json to_json(const CollectiveRow& row) {
   return {{"sequence", row.call.sequence},
           {"op", mladcp::name(row.call.op)},
@@ -49,16 +57,25 @@ Json to_json(const CollectiveRow& row) {
 
 std::string to_json(const Report& report) {
   Json json = {{"schema", "mladcp." + report.verb + "/1"},
-               {"verdict", all_hold(report.checks) ? "pass" : "fail"},
+               {"verdict", verdict(report.checks)},
                {"scenario", Json::parse(to_json(report.scenario))}};
-  json["checks"] = Json::array();
-  for (const Check& check : report.checks) json["checks"].push_back(to_json(check));
+  json["checks"] = to_json(report.checks);
   json["collectives"] = Json::array();
   for (const CollectiveRow& row : collective_rows(report.calls)) {
     json["collectives"].push_back(to_json(row));
   }
   json["seconds"] = report.seconds;
   json["step_seconds"] = report.step_seconds;
+  return json.dump(2);
+}
+
+std::string to_json(const DumpReport& report) {
+  const Json json = {{"schema", "mladcp.check/1"},
+                     {"verdict", verdict(report.checks)},
+                     {"scenario", {{"files", report.files}, {"numerics", report.numerics}}},
+                     {"checks", to_json(report.checks)},
+                     {"collectives", Json::array()},
+                     {"seconds", report.seconds}};
   return json.dump(2);
 }
 

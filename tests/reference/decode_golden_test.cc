@@ -9,7 +9,7 @@
 
 #include "collectives/in_process_group.h"
 #include "core/decode.h"
-#include "harness/safetensors.h"
+#include "harness/attention_dump.h"
 #include "reference/cpu_ops.h"
 #include "reference/device_lse.h"
 #include "reference/error_bounds.h"
@@ -21,46 +21,9 @@ namespace {
 
 constexpr std::int64_t kLatent = 512, kRope = 64, kRow = kLatent + kRope;
 
-// A FlashMLA golden as the oracle sees it: keys in order, out of their pages.
-struct FlashMlaCase {
-  SafetensorsFile file;
-  std::vector<Tensor> keys;
-  OracleProblem problem;
-
-  TensorView rows(const char* name) const { return file.tensor(name).merged(0); }
-};
-
-FlashMlaCase load_flashmla(const char* letter) {
-  FlashMlaCase golden{read_safetensors(test_data_path(std::string("golden/flashmla_fp8_") + letter +
-                                                      ".safetensors")),
-                      {},
-                      {}};
-  const SafetensorsFile& file = golden.file;
-  const TensorView& query = file.tensor("q");  // [B, q_len, H, D]
-  const TensorView& cache = file.tensor("kv_cache");
-  const TensorView& table = file.tensor("block_table");
-  const bool causal = file.metadata_value("causal") == "True";
-  OracleProblem& problem = golden.problem;
-  problem.query = query.merged(0);
-  for (std::int64_t b = 0; b < query.size(0); ++b) {
-    const std::int64_t length = index_at(file.tensor("seq_lens"), b);
-    Tensor keys = host_tensor(DType::kE4M3, {length, kRow}, "keys");
-    for (std::int64_t k = 0; k < length; ++k) {
-      const std::int64_t page = index_at(table.select(0, b), k / cache.size(1));
-      copy_row(keys, offset_of(keys.view(), k), cache, offset_of(cache, page, k % cache.size(1)));
-    }
-    golden.keys.push_back(std::move(keys));
-    for (std::int64_t j = 0; j < query.size(1); ++j) {
-      problem.request.push_back(static_cast<std::int32_t>(b));
-      problem.visible.push_back(causal ? length - query.size(1) + j + 1 : length);
-    }
-  }
-  for (const Tensor& keys : golden.keys) problem.keys.push_back(keys);
-  problem.latent = kLatent;
-  problem.softmax_scale = file.metadata_number("softmax_scale");
-  problem.query_scale = file.metadata_number("q_scale");
-  problem.key_scale = file.metadata_number("k_scale");
-  return golden;
+AttentionDump load_flashmla(const char* letter) {
+  return read_attention_dump(
+      test_data_path(std::string("golden/flashmla_fp8_") + letter + ".safetensors"));
 }
 
 // FlashMLA marks an empty row by LSE +inf; here it is -inf.
@@ -76,11 +39,11 @@ Tensor natural_lse(const TensorView& lse) {
 TEST(FlashMlaGolden, OutLiesWithinTheBoundAndLseIsTheDevicesOwn) {
   for (const char* letter : {"a", "c", "e"}) {
     SCOPED_TRACE(letter);
-    const FlashMlaCase golden = load_flashmla(letter);
+    const AttentionDump golden = load_flashmla(letter);
     const ExpectedAttention expected =
         expect_decode(golden.problem, profiles::kFlashMlaFp8, {}, 2).per_set[0];
-    const Tensor lse = natural_lse(golden.rows("lse"));
-    const Comparison out = compare(golden.rows("out"), expected.out);
+    const Tensor lse = natural_lse(golden.lse());
+    const Comparison out = compare(golden.out(), expected.out);
     const Comparison lse_exact = compare(lse, expected.lse);
     const Comparison lse_device = compare(lse, expect_device_lse(golden.problem, 0, 2));
     EXPECT_TRUE(out.pass()) << out;
@@ -99,7 +62,7 @@ TEST(FlashMlaGolden, OutLiesWithinTheBoundAndLseIsTheDevicesOwn) {
 TEST(FlashMlaGolden, TheHostAgreesWithinItsOwnBounds) {
   for (const char* letter : {"a", "c", "e"}) {
     SCOPED_TRACE(letter);
-    const FlashMlaCase golden = load_flashmla(letter);
+    const AttentionDump golden = load_flashmla(letter);
     const OracleProblem& problem = golden.problem;
     std::vector<std::int32_t> visible, row_begin = {0}, lengths;
     const std::int64_t rows = problem.query.size(0);

@@ -1,0 +1,128 @@
+#include "harness/attention_dump.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <utility>
+
+#include "core/device.h"
+#include "core/error.h"
+#include "reference/host_rows.h"
+
+namespace mladcp {
+namespace {
+
+[[noreturn]] void refuse(const SafetensorsFile& file, const std::string& what) {
+  throw InvalidArgument(file.path + ": " + what);
+}
+
+TensorView typed_tensor(const SafetensorsFile& file, const char* tensor_name, int rank,
+                        std::initializer_list<DType> dtypes) {
+  const TensorView& view = file.tensor(tensor_name);
+  std::string wanted;
+  bool known = false;
+  for (const DType dtype : dtypes) {
+    known = known || view.dtype == dtype;
+    wanted += (wanted.empty() ? "" : " or ") + std::string(name(dtype));
+  }
+  if (view.rank() != rank || !known) {
+    refuse(file, fmt::format("{}, must be {} of {} axes", describe(view), wanted, rank));
+  }
+  return view;
+}
+
+void expect_extents(const SafetensorsFile& file, const TensorView& view, const Shape& shape) {
+  if (view.shape != shape) {
+    refuse(file,
+           fmt::format("{}, must be {} to fit q and kv_cache", describe(view), to_string(shape)));
+  }
+}
+
+double positive_number(const SafetensorsFile& file, const std::string& key) {
+  const double value = file.metadata_number(key);
+  if (!std::isfinite(value) || value <= 0.0) {
+    refuse(file, fmt::format("metadata {} is {}, must be finite and above 0", key, value));
+  }
+  return value;
+}
+
+TensorView paged_cache(const SafetensorsFile& file) {
+  const TensorView& view = file.tensor("kv_cache");
+  if (view.rank() == 4 && view.size(2) == 1) return view.select(2, 0);  // one KV head
+  return typed_tensor(file, "kv_cache", 3, {DType::kE4M3, DType::kBF16});
+}
+
+// The keys of request b in the order of their positions.
+Tensor gathered_keys(const SafetensorsFile& file, const TensorView& cache, const TensorView& table,
+                     std::int64_t b) {
+  const std::int64_t length = index_at(file.tensor("seq_lens"), b);
+  const std::int64_t page_size = cache.size(1);
+  if (length < 0 || length > table.size(1) * page_size) {
+    refuse(file, fmt::format("seq_lens[{}] is {}, must be in 0..{} ({} table columns of {} keys)",
+                             b, length, table.size(1) * page_size, table.size(1), page_size));
+  }
+  Tensor keys(host_device(), cache.dtype, {length, cache.size(2)}, "keys");
+  for (std::int64_t k = 0; k < length; ++k) {
+    const std::int64_t column = k / page_size;
+    const std::int64_t page = index_at(table.select(0, b), column);
+    if (page < 0 || page >= cache.size(0)) {
+      refuse(file, fmt::format("block_table[{}, {}] is page {}, kv_cache has pages 0..{}", b,
+                               column, page, cache.size(0) - 1));
+    }
+    copy_row(keys, offset_of(keys, k), cache, offset_of(cache, page, k % page_size));
+  }
+  return keys;
+}
+
+bool is_causal(const SafetensorsFile& file) {
+  const auto found = file.metadata.find("causal");
+  if (found == file.metadata.end()) return false;
+  if (found->second != "True" && found->second != "False") {
+    refuse(file, "metadata causal is '" + found->second + "', must be True or False");
+  }
+  return found->second == "True";
+}
+
+}  // namespace
+
+AttentionDump read_attention_dump(const std::string& path) {
+  AttentionDump dump{read_safetensors(path), {}, {}};
+  const SafetensorsFile& file = dump.file;
+  const TensorView query = typed_tensor(file, "q", 4, {DType::kE4M3, DType::kBF16});
+  const TensorView cache = paged_cache(file);
+  const TensorView table = typed_tensor(file, "block_table", 2, {DType::kI32});
+  const TensorView out = typed_tensor(file, "out", 4, {DType::kBF16, DType::kF32});
+  const std::int64_t batch = query.size(0), q_len = query.size(1), heads = query.size(2);
+  const std::int64_t width = cache.size(2);
+  if (cache.size(1) < 1) refuse(file, describe(cache) + ": pages must hold at least one key");
+  expect_extents(file, query, {batch, q_len, heads, width});
+  expect_extents(file, table, {batch, table.size(1)});
+  expect_extents(file, typed_tensor(file, "seq_lens", 1, {DType::kI32}), {batch});
+  expect_extents(file, out, {batch, q_len, heads, out.size(3)});
+  expect_extents(file, typed_tensor(file, "lse", 3, {DType::kF32}), {batch, q_len, heads});
+  if (out.size(3) < 1 || out.size(3) > width) {
+    refuse(file, fmt::format("{}: the value width {} must be in 1..{}, the key's", describe(out),
+                             out.size(3), width));
+  }
+
+  OracleProblem& problem = dump.problem;
+  const bool causal = is_causal(file);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    dump.keys.push_back(gathered_keys(file, cache, table, b));
+    const std::int64_t length = dump.keys.back().shape()[0];
+    for (std::int64_t j = 0; j < q_len; ++j) {
+      problem.request.push_back(static_cast<std::int32_t>(b));
+      problem.visible.push_back(causal ? length - q_len + j + 1 : length);
+    }
+  }
+  for (const Tensor& keys : dump.keys) problem.keys.push_back(keys);
+  problem.query = query.merged(0);
+  problem.latent = out.size(3);
+  problem.softmax_scale = positive_number(file, "softmax_scale");
+  problem.query_scale = query.dtype == DType::kE4M3 ? positive_number(file, "q_scale") : 1.0;
+  problem.key_scale = cache.dtype == DType::kE4M3 ? positive_number(file, "k_scale") : 1.0;
+  return dump;
+}
+
+}  // namespace mladcp

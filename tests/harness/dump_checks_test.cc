@@ -1,0 +1,157 @@
+// A call dumped by somebody else's kernel: FlashMLA's FP8 decode, as it is and spoiled.
+#include "harness/dump_checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/bfloat16.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "harness/attention_dump.h"
+#include "tests/harness/program.h"
+#include "tests/support/test_data.h"
+
+namespace mladcp {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::string kNumerics = "flashmla_fp8";
+
+std::string golden_path() { return test_data_path("golden/flashmla_fp8_a.safetensors"); }
+
+// The golden after `spoil`, written to a file of this test's own.
+std::string spoiled(const std::function<void(SafetensorsFile&)>& spoil) {
+  SafetensorsFile file = read_safetensors(golden_path());
+  spoil(file);
+  std::string path = testing::TempDir() + "mladcp_" +
+                     testing::UnitTest::GetInstance()->current_test_info()->name() + ".safetensors";
+  std::vector<TensorView> tensors;
+  for (const auto& [name, tensor] : file.tensors) tensors.push_back(tensor);
+  write_safetensors(path, tensors, file.metadata);
+  return path;
+}
+
+std::string refusal(const std::function<void(SafetensorsFile&)>& spoil) {
+  const std::string path = spoiled(spoil);
+  try {
+    read_attention_dump(path);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+const Check* failure(const std::vector<Check>& checks) {
+  for (const Check& check : checks) {
+    if (check.status == CheckStatus::kFail) return &check;
+  }
+  return nullptr;
+}
+
+TEST(DumpChecks, AKernelsOwnCallPasses) {
+  const std::vector<Check> checks = judge_dumps({golden_path(), golden_path()}, kNumerics, 2);
+  EXPECT_TRUE(all_hold(checks)) << failure(checks)->message;
+  ASSERT_EQ(checks.size(), 8U);  // output, LSE twice, empty rows; two ranks
+  EXPECT_EQ(checks.back().rank, 1);
+}
+
+TEST(DumpChecks, OneWrongOutputIsNamed) {
+  const std::string path = spoiled([](SafetensorsFile& file) {
+    auto* out = file.tensors.at("out").as<BFloat16>();
+    out[(2 * 16 + 3) * 512 + 7] = BFloat16::from_float(9.0F);
+  });
+  const std::vector<Check> checks = judge_dumps({golden_path(), path}, kNumerics, 2);
+  const Check* wrong = failure(checks);
+  ASSERT_NE(wrong, nullptr);
+  EXPECT_EQ(wrong->rank, 1);
+  EXPECT_EQ(wrong->stage, "attention");
+  EXPECT_THAT(wrong->message, AllOf(HasSubstr("[2, 3, 7]"), HasSubstr("got 9")));
+}
+
+// An LSE in base 2, as some kernels return it, is no natural one.
+TEST(DumpChecks, ABaseTwoLseFails) {
+  const std::string path = spoiled([](SafetensorsFile& file) {
+    const Tensor& lse = file.tensors.at("lse");
+    for (std::int64_t i = 0; i < lse.view().elements(); ++i) lse.as<float>()[i] *= 1.442695F;
+  });
+  const std::vector<Check> checks = judge_dumps({path}, kNumerics, 2);
+  ASSERT_NE(failure(checks), nullptr);
+  EXPECT_EQ(failure(checks)->name, "LSE against fp64");
+}
+
+TEST(DumpChecks, AnEmptyRowMayCarryEitherInfinityAndNothingElse) {
+  const auto with_empty_request = [](float mark) {
+    return [mark](SafetensorsFile& file) {
+      file.tensors.at("seq_lens").as<std::int32_t>()[1] = 0;
+      for (int h = 0; h < 16; ++h) {
+        file.tensors.at("lse").as<float>()[16 + h] = mark;
+        for (int d = 0; d < 512; ++d) {
+          file.tensors.at("out").as<BFloat16>()[(16 + h) * 512 + d] = BFloat16::from_float(0.0F);
+        }
+      }
+    };
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(all_hold(judge_dumps({spoiled(with_empty_request(inf))}, kNumerics, 2)));
+  EXPECT_TRUE(all_hold(judge_dumps({spoiled(with_empty_request(-inf))}, kNumerics, 2)));
+  EXPECT_FALSE(all_hold(judge_dumps({spoiled(with_empty_request(0.0F))}, kNumerics, 2)));
+}
+
+TEST(DumpChecks, RefusalsNameFileFieldAndValue) {
+  EXPECT_THAT(refusal([](SafetensorsFile& file) { file.tensors.erase("lse"); }),
+              AllOf(HasSubstr(".safetensors"), HasSubstr("\"lse\"")));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) {
+                file.tensors.at("block_table").as<std::int32_t>()[0] = 32;
+              }),
+              HasSubstr("block_table[0, 0] is page 32, kv_cache has pages 0..31"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) {
+                file.tensors.at("seq_lens").as<std::int32_t>()[5] = 1025;
+              }),
+              HasSubstr("seq_lens[5] is 1025, must be in 0..1024"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) {
+                file.tensors.at("seq_lens").as<std::int32_t>()[2] = -1;
+              }),
+              HasSubstr("seq_lens[2] is -1"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["k_scale"] = "0"; }),
+              HasSubstr("metadata k_scale is 0, must be finite and above 0"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata.erase("softmax_scale"); }),
+              HasSubstr("softmax_scale"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["causal"] = "yes"; }),
+              HasSubstr("metadata causal is 'yes', must be True or False"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) {
+                file.tensors["out"] = Tensor(host_device(), DType::kI32, {6, 1, 16, 512}, "out");
+              }),
+              HasSubstr("must be bf16 or fp32 of 4 axes"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) {
+                file.tensors["lse"] = Tensor(host_device(), DType::kF32, {6, 1, 15}, "lse");
+              }),
+              HasSubstr("must be [6, 1, 16]"));
+}
+
+TEST(DumpChecks, ThroughTheProgram) {
+  const Outcome clean = run_program("check " + golden_path() + " --numerics flashmla_fp8 --json -");
+  ASSERT_EQ(clean.status, 0) << clean.output;
+  const auto json = nlohmann::json::parse(clean.output);
+  EXPECT_EQ(json.at("schema"), "mladcp.check/1");
+  EXPECT_EQ(json.at("verdict"), "pass");
+  EXPECT_EQ(json.at("checks").size(), 4U);
+
+  const std::string path =
+      spoiled([](SafetensorsFile& file) { file.tensors.at("lse").as<float>()[5] += 0.125F; });
+  const Outcome wrong = run_program("check " + path);
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_THAT(wrong.output, testing::StartsWith("FAIL stage attention, rank 0"));
+  EXPECT_EQ(run_program("check").status, 2);
+  EXPECT_EQ(run_program("check /no/such/file").status, 2);
+  EXPECT_EQ(run_program("check " + golden_path() + " --numerics guess").status, 2);
+}
+
+}  // namespace
+}  // namespace mladcp
