@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "kernels/device/cuda_error.h"
 #include "kernels/device/cuda_stream.h"
 
 namespace mladcp {
@@ -61,13 +62,17 @@ Matrix as_matrix(const TensorView& view, int row_dim) {
 
 }  // namespace
 
-Blas::Blas(Device& device)
-    : workspace_(device, DType::kBytes, {kWorkspaceBytes}, "cuBLAS workspace") {
+// A handle belongs to the device that is current when it is made.
+Blas::Blas(CudaDevice& device)
+    : device_(device), workspace_(device, DType::kBytes, {kWorkspaceBytes}, "cuBLAS workspace") {
+  const DeviceGuard guard(device_.index());
   check_blas(cublasCreate(&handle_), "cublasCreate");
 }
 
 Blas::~Blas() {
-  if (handle_ != nullptr) static_cast<void>(cublasDestroy(handle_));
+  if (handle_ == nullptr) return;
+  const DeviceGuard guard(device_.index());
+  static_cast<void>(cublasDestroy(handle_));
 }
 
 void Blas::multiply(const TensorView& out, const TensorView& a, const TensorView& w,
@@ -80,6 +85,7 @@ void Blas::multiply(const TensorView& out, const TensorView& a, const TensorView
     throw Unsupported("matrix product: the result " + describe(out) +
                       " must be dense along its rows");
   }
+  const DeviceGuard guard(device_.index());
   check_blas(cublasSetStream(handle_, cuda_stream(stream)), "cublasSetStream");
   // Setting the stream gives the workspace back.
   check_blas(cublasSetWorkspace(handle_, workspace_.view().data, kWorkspaceBytes),

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "core/device.h"
 #include "core/tensor.h"
+#include "kernels/device/cuda_device.h"
 
 struct cublasContext;
 
@@ -16,7 +16,7 @@ namespace mladcp {
 class Blas {
  public:
   // Throws CudaError naming the cuBLAS call.
-  explicit Blas(Device& device);
+  explicit Blas(CudaDevice& device);
   ~Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
@@ -28,6 +28,7 @@ class Blas {
   void multiply(const TensorView& out, const TensorView& a, const TensorView& w, Stream stream);
 
  private:
+  CudaDevice& device_;
   cublasContext* handle_ = nullptr;
   Tensor workspace_;
 };
