@@ -1,5 +1,7 @@
 #include "harness/census.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
@@ -31,6 +33,28 @@ void write_code(BFloat16* rope, const CensusCode& code, std::int64_t g, float am
   for (int digit = 0; digit < 3; ++digit) {
     rope[code.channel(g, digit)] = BFloat16::from_float(amplitude);
   }
+}
+
+// Where a key lives: what a person needs to find it in a debugger.
+std::string whereabouts(const CensusCount::Setting& setting, const CensusMiss& miss) {
+  const ParallelConfig& config = setting.census.parallel;
+  const KvSharding sharding = config.sharding();
+  const std::int64_t owner = sharding.owner(miss.position);
+  const std::int64_t local = sharding.local(miss.position);
+  const auto table = setting.layout.table.row(miss.request);
+  const auto column = static_cast<std::size_t>(local / config.page_size);
+  if (column >= table.size()) return "past the block table";
+  return fmt::format("kept by rank {} of the group, page {}, slot {}", owner, table[column],
+                     table[column] * config.page_size + local % config.page_size);
+}
+
+std::string verdict(const CensusMiss& miss) {
+  const double m = miss.multiplicity;
+  if (std::isnan(m)) return "NaN";
+  if (std::fabs(m) < 0.25) return fmt::format("missed ({:.2f} times)", m);
+  if (miss.expected && m > 1.25) return fmt::format("attended {:.2f} times", m);
+  if (!miss.expected && m > 0.75) return fmt::format("attended though not visible ({:.2f})", m);
+  return fmt::format("another key's content ({:.2f})", m);
 }
 
 }  // namespace
@@ -67,9 +91,11 @@ Scenario census_scenario(const Scenario& scenario) {
   return census;
 }
 
-std::vector<CensusPass> census_passes(const Scenario& census, std::int64_t width) {
+std::vector<CensusPass> census_passes(const Scenario& census, std::int64_t width,
+                                      std::int64_t heads) {
   const ModelConfig model = census.model_config();
-  const auto requests = static_cast<std::int64_t>(census.seq_lens.size());
+  const std::vector<StepRequest> batch = census.step_requests();
+  const auto requests = static_cast<std::int64_t>(batch.size());
   const CensusCode code(model.dims.rope);
   if (requests > code.count()) {
     throw Unsupported("probe census: " + std::to_string(requests) + " requests, but RoPE width " +
@@ -77,13 +103,13 @@ std::vector<CensusPass> census_passes(const Scenario& census, std::int64_t width
                       std::to_string(code.count()) + " window codes; use a smaller batch");
   }
   std::int64_t longest = 0;
-  for (const std::int64_t length : census.seq_lens) longest = std::max(longest, length);
-  const std::int64_t per_pass =
-      std::min(census.parallel.heads, code.count() / std::max<std::int64_t>(requests, 1));
+  for (const StepRequest& request : batch) longest = std::max(longest, request.length);
+  const std::int64_t per_pass = std::min(heads, code.count() / std::max<std::int64_t>(requests, 1));
   std::vector<CensusPass> passes;
   for (std::int64_t first = 0; first < std::max<std::int64_t>(windows_of(longest, width), 1);
        first += per_pass) {
-    passes.push_back({width, first, per_pass, census.seed, kFullMatch * model.softmax_scale()});
+    passes.push_back(
+        {width, first, per_pass, heads, census.seed, kFullMatch * model.softmax_scale()});
   }
   return passes;
 }
@@ -109,12 +135,7 @@ DecodeProblem census_problem(const Scenario& census, const CensusPass& pass, int
   problem.q_rope = zeros({rows, config.heads, dims.rope}, "q_rope");
   problem.w_uk = zeros({config.heads, dims.nope, dims.latent}, "w_uk");
   problem.w_uv = zeros({config.heads, dims.latent, dims.value}, "w_uv");
-  for (std::int64_t h = 0; h < config.heads; ++h) {
-    auto* w = problem.w_uv.as<BFloat16>() + h * dims.latent * dims.value;
-    for (std::int64_t l = 0; l < std::min(dims.latent, dims.value); ++l) {
-      w[l * dims.value + l] = BFloat16::from_float(1.0F);
-    }
-  }
+  make_diagonal(problem.w_uv);
 
   std::int64_t row = 0;
   for (std::size_t b = 0; b < problem.requests.size(); ++b) {
@@ -136,7 +157,7 @@ DecodeProblem census_problem(const Scenario& census, const CensusPass& pass, int
     for (std::int64_t j = 0; j < request.q_len; ++j, ++row) {
       const std::int64_t visible = request.length - request.q_len + j + 1;
       for (std::int64_t h = 0; h < config.heads; ++h) {
-        const std::int64_t window = pass.audited_window(h, visible);
+        const std::int64_t window = pass.audited_window(h % pass.heads, visible);
         if (window < 0) continue;
         // One unit of the query is worth 1 / k_scale, quantised or not.
         write_code(problem.q_rope.as<BFloat16>() + (row * config.heads + h) * dims.rope, code,
@@ -145,6 +166,26 @@ DecodeProblem census_problem(const Scenario& census, const CensusPass& pass, int
     }
   }
   return problem;
+}
+
+double CensusCount::value_scale() const {
+  const ParallelConfig& config = setting_.census.parallel;
+  return config.kv_dtype == DType::kE4M3 ? config.k_scale : 1.0;
+}
+
+void CensusCount::describe(const Row& row, const CensusMiss& miss) {
+  first_ = fmt::format("stage {}, rank {}: {}tensor {}[{}, {}, {}]: request {}, position {} {}; {}",
+                       stage_, rank_, row.part, row.tensor, row.row, row.head,
+                       miss.position % setting_.pass.width, miss.request, miss.position,
+                       verdict(miss), whereabouts(setting_, miss));
+}
+
+Check CensusCount::check() const {
+  Check check{stage_, rank_, fmt::format("each key once ({} channels)", setting_.pass.width)};
+  check.measured = static_cast<double>(wrong_);
+  check.status = wrong_ == 0 ? CheckStatus::kPass : CheckStatus::kFail;
+  check.message = first_;
+  return check;
 }
 
 }  // namespace mladcp

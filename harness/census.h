@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/check.h"
 #include "harness/problem.h"
 #include "harness/scenario.h"
 
@@ -36,6 +37,7 @@ struct CensusPass {
   std::int64_t width = 0;         // W: channels observed, L or Vd
   std::int64_t first_window = 0;  // of every request
   std::int64_t windows = 0;       // audited in this pass, at most, per request
+  std::int64_t heads = 0;         // every so many heads of a row audit them anew
   std::uint64_t seed = 0;
   double full_match = 0.0;  // z
 
@@ -48,8 +50,11 @@ struct CensusPass {
 // full match and the nearest miss.
 Scenario census_scenario(const Scenario& scenario);
 
-// The passes that audit every window of every request once, for W channels.
-std::vector<CensusPass> census_passes(const Scenario& census, std::int64_t width);
+// The passes in which every `heads` heads of a row audit every window of its request, for W
+// channels: all heads of the model where ranks attend for each other, as in decode; a rank's own
+// where each attends for itself, as in prefill.
+std::vector<CensusPass> census_passes(const Scenario& census, std::int64_t width,
+                                      std::int64_t heads);
 
 DecodeProblem census_problem(const Scenario& census, const CensusPass& pass, int threads);
 
@@ -81,5 +86,46 @@ std::vector<CensusMiss> take_census(const CensusPass& pass, std::int64_t request
   }
   return misses;
 }
+
+// Counts keys in outputs of one stage on one rank, over many rows and heads.
+class CensusCount {
+ public:
+  // What is counted: the census of one pass on one layout of pages.
+  struct Setting {
+    const Scenario& census;
+    const CensusPass& pass;
+    const PagedLayout& layout;
+  };
+  // One row of a tensor [T, heads, X].
+  struct Row {
+    const char* tensor;
+    std::int64_t row, head;
+    std::int64_t request, window;
+    std::string part = {};  // "chunk 2, ": what of the stage it belongs to
+  };
+
+  CensusCount(const Setting& setting, const char* stage, int rank)
+      : setting_(setting), stage_(stage), rank_(rank) {}
+
+  // As take_census.
+  template <typename Expected>
+  void take(const Row& row, const std::vector<double>& out, double lse, const Expected& expected) {
+    const auto misses =
+        take_census(setting_.pass, row.request, row.window, out, lse, value_scale(), expected);
+    if (!misses.empty() && wrong_ == 0) describe(row, misses[0]);
+    wrong_ += static_cast<std::int64_t>(misses.size());
+  }
+  Check check() const;
+
+ private:
+  double value_scale() const;
+  void describe(const Row& row, const CensusMiss& miss);
+
+  Setting setting_;
+  const char* stage_;
+  int rank_;
+  std::int64_t wrong_ = 0;
+  std::string first_;
+};
 
 }  // namespace mladcp

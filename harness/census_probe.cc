@@ -1,5 +1,5 @@
-// The census probe for decode: counts every key on every rank's shard, after the combine and after
-// the value up-projection.
+// The census probe, and decode's part of it: counts every key on every rank's shard, after the
+// combine and after the value up-projection.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +9,10 @@
 
 #include "core/bfloat16.h"
 #include "harness/census.h"
+#include "harness/census_prefill.h"
 #include "harness/decode_run.h"
+#include "harness/judged_step.h"
+#include "harness/phase_steps.h"
 #include "harness/probe.h"
 #include "harness/rank_inputs.h"
 #include "reference/parallel_for.h"
@@ -26,28 +29,6 @@ struct Judged {
   const GroupOutcome& outcome;
 };
 
-// Where a key lives: what a person needs to find it in a debugger.
-std::string whereabouts(const Judged& judged, const CensusMiss& miss) {
-  const ParallelConfig& config = judged.census.parallel;
-  const KvSharding sharding = config.sharding();
-  const std::int64_t owner = sharding.owner(miss.position);
-  const std::int64_t local = sharding.local(miss.position);
-  const auto table = judged.layout.table.row(miss.request);
-  const auto column = static_cast<std::size_t>(local / config.page_size);
-  if (column >= table.size()) return "past the block table";
-  return fmt::format("kept by rank {} of the group, page {}, slot {}", owner, table[column],
-                     table[column] * config.page_size + local % config.page_size);
-}
-
-std::string verdict(const CensusMiss& miss) {
-  const double m = miss.multiplicity;
-  if (std::isnan(m)) return "NaN";
-  if (std::fabs(m) < 0.25) return fmt::format("missed ({:.2f} times)", m);
-  if (miss.expected && m > 1.25) return fmt::format("attended {:.2f} times", m);
-  if (!miss.expected && m > 0.75) return fmt::format("attended though not visible ({:.2f})", m);
-  return fmt::format("another key's content ({:.2f})", m);
-}
-
 // Counts the keys of one tensor [T, heads, X] bf16 with its lse(t, head).
 struct Counted {
   const char* stage;
@@ -63,11 +44,8 @@ Check count_keys(const Judged& judged, const Counted& counted, const Lse& lse,
   const CensusPass& pass = judged.pass;
   const TensorView& out = counted.out;
   const std::int64_t width = out.size(2);
-  const float value_scale =
-      judged.census.parallel.kv_dtype == DType::kE4M3 ? judged.census.parallel.k_scale : 1.0F;
+  CensusCount count({judged.census, pass, judged.layout}, counted.stage, counted.rank);
   std::vector<double> channels(static_cast<std::size_t>(width));
-  std::int64_t wrong = 0;
-  std::string first;
   std::int64_t row = 0;
   for (std::size_t b = 0; b < judged.problem.requests.size(); ++b) {
     const StepRequest& request = judged.problem.requests[b];
@@ -79,24 +57,12 @@ Check count_keys(const Judged& judged, const Counted& counted, const Lse& lse,
         const auto* values = out.as<const BFloat16>() + (row * out.size(1) + h) * width;
         std::transform(values, values + width, channels.begin(),
                        [](BFloat16 x) { return static_cast<double>(x.to_float()); });
-        const auto misses =
-            take_census(pass, static_cast<std::int64_t>(b), window, channels, lse(row, h),
-                        value_scale, [&](std::int64_t p) { return p < visible && is_visible(p); });
-        if (!misses.empty() && wrong == 0) {
-          first = fmt::format(
-              "stage {}, rank {}: tensor {}[{}, {}, {}]: request {}, position {} {}; {}",
-              counted.stage, counted.rank, counted.tensor, row, h, misses[0].position % pass.width,
-              b, misses[0].position, verdict(misses[0]), whereabouts(judged, misses[0]));
-        }
-        wrong += static_cast<std::int64_t>(misses.size());
+        count.take({counted.tensor, row, h, static_cast<std::int64_t>(b), window}, channels,
+                   lse(row, h), [&](std::int64_t p) { return p < visible && is_visible(p); });
       }
     }
   }
-  Check check{counted.stage, counted.rank, fmt::format("each key once ({} channels)", pass.width)};
-  check.measured = static_cast<double>(wrong);
-  check.status = wrong == 0 ? CheckStatus::kPass : CheckStatus::kFail;
-  check.message = first;
-  return check;
+  return count.check();
 }
 
 double log_sum_exp(const TensorView& lses, std::int64_t row, std::int64_t head) {
@@ -153,37 +119,47 @@ std::vector<Check> judge(const Judged& judged) {
   return checks;
 }
 
+// One step of the census's phase.
+ProbeOutcome count_step(const ProbeContext& step, const PhasePlan& plan) {
+  const Scenario& census = step.scenario;
+  if (census.phase == Phase::kPrefill) return count_prefill(step, plan);
+  const ParallelConfig& config = census.parallel;
+  const MlaDims dims = census.model_config().dims;
+  std::vector<CensusPass> passes;
+  if (!config.project_before_merge) passes = census_passes(census, dims.latent, config.heads);
+  for (const CensusPass& pass : census_passes(census, dims.value, config.heads)) {
+    passes.push_back(pass);
+  }
+  ProbeOutcome result;
+  const PagedLayout layout = plan.layout(config, plan.seed);
+  const double share = 1.0 / static_cast<double>(passes.size());
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const Progress part = [&](double done, std::string_view next) {
+      step.progress((static_cast<double>(i) + done) * share, next);
+    };
+    part(0.0, "building the census");
+    const CensusPass& pass = passes[i];
+    const DecodeProblem problem = census_problem(census, pass, threads_per_rank(1));
+    for_each_group(
+        {census, step.backend, step.variation, part}, census,
+        [&](std::int64_t group, const Progress& progress) {
+          progress(0.0, "counting keys");
+          GroupOutcome outcome =
+              run_decode_group(census, problem, layout, group, step.backend, step.variation);
+          if (!outcome.complete) return;
+          append(result, judge({census, pass, problem, layout, outcome}), group, config.dcp);
+          if (i == 0) append(result, std::move(outcome.calls), group, config.dcp);
+          result.step_seconds = std::max(result.step_seconds, outcome.seconds);
+        });
+  }
+  return result;
+}
+
 }  // namespace
 
 ProbeOutcome run_census_probe(const ProbeContext& context) {
   const Scenario census = census_scenario(context.scenario);
-  const ParallelConfig& config = census.parallel;
-  const MlaDims dims = census.model_config().dims;
-  std::vector<CensusPass> passes;
-  if (!config.project_before_merge) passes = census_passes(census, dims.latent);
-  for (const CensusPass& pass : census_passes(census, dims.value)) passes.push_back(pass);
-
-  ProbeOutcome result;
-  const GroupRange groups = simulated_groups(census);
-  const double steps =
-      static_cast<double>(passes.size()) * static_cast<double>(groups.last - groups.first);
-  double done = 0.0;
-  const PagedLayout layout =
-      shuffled_layout(config.sharding(), config.page_size, census.step_requests(), census.seed);
-  for (const CensusPass& pass : passes) {
-    context.progress(done / steps, "building the census");
-    const DecodeProblem problem = census_problem(census, pass, threads_per_rank(1));
-    for (std::int64_t group = groups.first; group < groups.last; ++group, done += 1.0) {
-      context.progress(done / steps, "counting keys");
-      GroupOutcome outcome =
-          run_decode_group(census, problem, layout, group, context.backend, context.variation);
-      if (!outcome.complete) continue;
-      append(result, judge({census, pass, problem, layout, outcome}), group, config.dcp);
-      if (result.calls.empty()) append(result, std::move(outcome.calls), group, config.dcp);
-      result.step_seconds = std::max(result.step_seconds, outcome.seconds);
-    }
-  }
-  return result;
+  return judge_phase({census, context.backend, context.variation, context.progress}, count_step);
 }
 
 }  // namespace mladcp

@@ -8,8 +8,9 @@
 #include "core/error.h"
 #include "harness/backend.h"
 #include "harness/fault_variations.h"
-#include "harness/judged_step.h"
+#include "harness/phase_steps.h"
 #include "harness/run_scenario.h"
+#include "harness/stage_tensors.h"
 
 namespace mladcp {
 namespace {
@@ -21,25 +22,25 @@ const Progress kSilent = [](double, std::string_view) {};
 bool loose_tolerance_catches(const Fault& fault, Backend& backend) {
   constexpr float kTolerance = 0.05F;
   const Scenario& scenario = fault.scenario;
-  const DecodeProblem problem = random_problem(scenario, 0.0F);
+  const PhasePlan plan = plan_phase(scenario);
+  const DecodeProblem problem = random_problem(plan, scenario, 0.0F);
+  const PagedLayout layout = plan.layout(scenario.parallel, 0);
   const Scenario unhurried = clean_scenario(fault);
-  const auto clean = run_all_groups({unhurried, backend, nullptr, kSilent}, unhurried, problem, 0);
-  std::vector<GroupOutcome> faulty;
+  const auto clean = run_stages({unhurried, backend, nullptr, kSilent}, unhurried, problem, layout);
+  std::vector<RankStages> faulty;
   try {
     faulty =
-        run_all_groups({scenario, backend, fault.variation.get(), kSilent}, scenario, problem, 0);
+        run_stages({scenario, backend, fault.variation.get(), kSilent}, scenario, problem, layout);
   } catch (const Error&) {
     return true;
   }
-  for (std::size_t g = 0; g < clean.size(); ++g) {
-    for (std::size_t r = 0; r < clean[g].ranks.size(); ++r) {
-      const TensorView& a = faulty[g].ranks[r].output;
-      const TensorView& b = clean[g].ranks[r].output;
-      for (std::int64_t i = 0; i < b.elements(); ++i) {
-        const float wanted = b.as<const BFloat16>()[i].to_float();
-        const float got = a.as<const BFloat16>()[i].to_float();
-        if (!(std::fabs(got - wanted) <= kTolerance + kTolerance * std::fabs(wanted))) return true;
-      }
+  for (std::size_t r = 0; r < clean.size(); ++r) {
+    const auto* a = faulty[r].output.as<const BFloat16>();
+    const auto* b = clean[r].output.as<const BFloat16>();
+    for (std::int64_t i = 0; i < clean[r].output.view().elements(); ++i) {
+      const float wanted = b[i].to_float();
+      const float error = std::fabs(a[i].to_float() - wanted);
+      if (!(error <= kTolerance + kTolerance * std::fabs(wanted))) return true;
     }
   }
   return false;

@@ -4,41 +4,46 @@
 #include <utility>
 
 #include "harness/bound_checks.h"
+#include "harness/decode_run.h"
 #include "harness/exact_checks.h"
+#include "harness/findings.h"
 #include "harness/prefill_checks.h"
-#include "harness/prefill_run.h"
-#include "reference/parallel_for.h"
 
 namespace mladcp {
 
-DecodeProblem random_problem(const Scenario& scenario, float latent_mean) {
-  const ModelConfig model = scenario.model_config();
-  return random_decode_problem(
-      model.dims, model.softmax_scale(), scenario.parallel.heads, scenario.step_requests(),
-      {.seed = scenario.seed, .latent_mean = latent_mean}, threads_per_rank(1));
+void for_each_group(const ProbeContext& context, const Scenario& scenario,
+                    const std::function<void(std::int64_t group, const Progress& progress)>& body) {
+  const GroupRange groups = simulated_groups(scenario);
+  const double share = 1.0 / static_cast<double>(groups.last - groups.first);
+  for (std::int64_t group = groups.first; group < groups.last; ++group) {
+    body(group, [&](double done, std::string_view next) {
+      context.progress((static_cast<double>(group - groups.first) + done) * share, next);
+    });
+  }
 }
 
-ProbeOutcome judge_decode_problem(const ProbeContext& context, const Scenario& scenario,
-                                  const DecodeProblem& problem, std::uint64_t page_seed) {
-  const ParallelConfig& config = scenario.parallel;
-  return judge_decode_step(
-      context, scenario, problem,
-      shuffled_layout(config.sharding(), config.page_size, problem.requests, page_seed));
+std::vector<PrefillWatch> watches_of(const Scenario& scenario,
+                                     const PrefillExpectation& expectation,
+                                     const PrefillSample& sample, const RowNamer& named) {
+  std::vector<PrefillWatch> watches;
+  const auto n = static_cast<int>(scenario.parallel.dcp);
+  watches.reserve(static_cast<std::size_t>(n));
+  for (int rank = 0; rank < n; ++rank) {
+    watches.emplace_back(expectation, sample, rank, n, scenario.collective == "fake", named);
+  }
+  return watches;
 }
 
 ProbeOutcome judge_decode_step(const ProbeContext& context, const Scenario& scenario,
                                const DecodeProblem& problem, const PagedLayout& layout) {
   const ParallelConfig& config = scenario.parallel;
   ProbeOutcome result;
-  const GroupRange groups = simulated_groups(scenario);
-  for (std::int64_t group = groups.first; group < groups.last; ++group) {
-    const double share = 1.0 / static_cast<double>(groups.last - groups.first);
-    const double done = static_cast<double>(group - groups.first) * share;
-    context.progress(done, "running the ranks");
+  for_each_group(context, scenario, [&](std::int64_t group, const Progress& progress) {
+    progress(0.0, "running the ranks");
     GroupOutcome outcome =
         run_decode_group(scenario, problem, layout, group, context.backend, context.variation);
-    if (!outcome.complete) continue;
-    context.progress(done + share / 2, "checking against the reference");
+    if (!outcome.complete) return;
+    progress(0.5, "checking against the reference");
     append(
         result,
         exact_decode_checks(scenario, problem, layout, outcome, context.backend.schedule_params()),
@@ -50,58 +55,37 @@ ProbeOutcome judge_decode_step(const ProbeContext& context, const Scenario& scen
            group, config.dcp);
     append(result, std::move(outcome.calls), group, config.dcp);
     result.step_seconds = std::max(result.step_seconds, outcome.seconds);
-  }
+  });
   return result;
 }
 
 ProbeOutcome judge_prefill_step(const ProbeContext& context, const Scenario& scenario,
-                                const DecodeProblem& problem, const PagedLayout& layout) {
-  const ParallelConfig& config = scenario.parallel;
-  std::vector<PrefillRequest> requests;
-  for (const StepRequest& request : problem.requests) {
-    requests.push_back({request.length - request.q_len, request.q_len});
-  }
-  // Any rank's plan: what the expectation takes of it is the same on all.
-  const PrefillExpectation expectation(
-      scenario, problem,
-      plan_prefill(chunk_geometry(scenario), {0, layout.pages}, requests, layout.table));
-  const PrefillSample sample = sample_prefill(scenario, problem.dims, requests);
-  ProbeOutcome result;
-  const GroupRange groups = simulated_groups(scenario);
-  for (std::int64_t group = groups.first; group < groups.last; ++group) {
-    const double share = 1.0 / static_cast<double>(groups.last - groups.first);
-    const double done = static_cast<double>(group - groups.first) * share;
-    context.progress(done, "running the ranks");
-    PrefillGroupOutcome outcome = run_prefill_group(scenario, problem, layout, expectation, sample,
-                                                    group, context.backend, context.variation);
-    context.progress(done + share / 2, "checking against the reference");
-    append(result, exact_prefill_checks(scenario, problem, layout, expectation, outcome), group,
-           config.dcp);
-    append(result,
-           bounded_prefill_checks(scenario, problem, expectation, sample, outcome,
-                                  context.backend.prefill_formats()),
-           group, config.dcp);
-    append(result, std::move(outcome.calls), group, config.dcp);
-    result.step_seconds = std::max(result.step_seconds, outcome.seconds);
-  }
-  return result;
+                                const DecodeProblem& problem, const PagedLayout& layout,
+                                const PrefillFormats& formats) {
+  const std::int64_t n = scenario.parallel.dcp;
+  const PrefillExpectation expectation(scenario, problem, layout);
+  const PrefillSample sample = sample_prefill(scenario, problem.dims, expectation.requests());
+  ProbeOutcome mine;
+  for_each_group(context, scenario, [&](std::int64_t group, const Progress& progress) {
+    progress(0.0, "running the ranks");
+    std::vector<PrefillWatch> watches = watches_of(scenario, expectation, sample);
+    PrefillGroupOutcome outcome = run_prefill_group(
+        scenario, problem, layout, group, context.backend, context.variation, observers(watches));
+    progress(0.5, "checking against the reference");
+    const JudgedPrefill judged{scenario, problem, layout, expectation, sample, outcome, watches};
+    append(mine, exact_prefill_checks(judged), group, n);
+    append(mine, bounded_prefill_checks(judged, formats), group, n);
+    append(mine, std::move(outcome.calls), group, n);
+    mine.step_seconds = std::max(mine.step_seconds, outcome.seconds);
+  });
+  return gathered_at_root(context.backend, std::move(mine));
 }
 
-std::vector<GroupOutcome> run_all_groups(const ProbeContext& context, const Scenario& scenario,
-                                         const DecodeProblem& problem, std::uint64_t page_seed) {
-  const ParallelConfig& config = scenario.parallel;
-  const PagedLayout layout =
-      shuffled_layout(config.sharding(), config.page_size, problem.requests, page_seed);
-  std::vector<GroupOutcome> outcomes;
-  const GroupRange groups = simulated_groups(scenario);
-  for (std::int64_t group = groups.first; group < groups.last; ++group) {
-    context.progress(
-        static_cast<double>(group - groups.first) / static_cast<double>(groups.last - groups.first),
-        "running the ranks");
-    outcomes.push_back(
-        run_decode_group(scenario, problem, layout, group, context.backend, context.variation));
-  }
-  return outcomes;
+ProbeOutcome judge_step(const ProbeContext& context, const Scenario& scenario,
+                        const DecodeProblem& problem, const PagedLayout& layout) {
+  return scenario.phase == Phase::kPrefill ? judge_prefill_step(context, scenario, problem, layout,
+                                                                context.backend.prefill_formats())
+                                           : judge_decode_step(context, scenario, problem, layout);
 }
 
 }  // namespace mladcp

@@ -1,11 +1,10 @@
 // Probes judged by FP64: random contents, and contents on which loose checks look away.
 #include <algorithm>
-#include <cmath>
+#include <functional>
 
 #include "core/bfloat16.h"
-#include "core/error.h"
-#include "harness/conversation.h"
 #include "harness/judged_step.h"
+#include "harness/phase_steps.h"
 #include "harness/probe.h"
 
 namespace mladcp {
@@ -17,40 +16,26 @@ void zero_queries(DecodeProblem& problem) {
   }
 }
 
-// Random contents in the scenario's phase.
-ProbeOutcome judge_random_problem(const ProbeContext& context, float latent_mean) {
-  const Scenario& scenario = context.scenario;
-  if (scenario.phase == Phase::kBoth) return judge_conversation(context, latent_mean);
-  const DecodeProblem problem = random_problem(scenario, latent_mean);
-  const ParallelConfig& config = scenario.parallel;
-  const PagedLayout layout =
-      shuffled_layout(config.sharding(), config.page_size, problem.requests, scenario.seed);
-  return scenario.phase == Phase::kPrefill ? judge_prefill_step(context, scenario, problem, layout)
-                                           : judge_decode_step(context, scenario, problem, layout);
+// Random contents in the scenario's phase, edited step by step.
+using Edit = std::function<void(const Scenario& step, DecodeProblem& problem)>;
+ProbeOutcome judge_random_problem(const ProbeContext& context, float latent_mean,
+                                  const Edit& edit = nullptr) {
+  return judge_phase(context, [&](const ProbeContext& step, const PhasePlan& plan) {
+    const Scenario& scenario = step.scenario;
+    DecodeProblem problem = random_problem(plan, scenario, latent_mean);
+    if (edit) edit(scenario, problem);
+    return judge_step(step, scenario, problem, plan.layout(scenario.parallel, plan.seed));
+  });
 }
 
-}  // namespace
-
-ProbeOutcome run_numeric_probe(const ProbeContext& context) {
-  return judge_random_problem(context, 0.0F);
-}
-
-// A mean of 2 deviations in every latent channel: sums of P V no longer cancel, so an accumulator
-// that drops small terms drifts.
-ProbeOutcome run_shifted_probe(const ProbeContext& context) {
-  return judge_random_problem(context, 2.0F);
-}
-
-// One key of every request stands 9 above the crowd's mean logit: rounding P at scale 1 flushes the
-// crowd, which together outweighs the sink in long requests.
-ProbeOutcome run_sink_probe(const ProbeContext& context) {
+// One key of every request stands 9 above the crowd's mean logit.
+void raise_sink(const Scenario& scenario, DecodeProblem& problem) {
   constexpr float kLogit = 9.0F;
-  const Scenario& scenario = context.scenario;
   const ParallelConfig& config = scenario.parallel;
-  DecodeProblem problem = random_problem(scenario, 0.5F);
+  const bool quantized = scenario.phase == Phase::kDecode && config.quantized_query();
   const MlaDims& dims = problem.dims;
   // RoPE channel 0 belongs to the sink: every query has q there, only the sink's key has k.
-  const float q = 4.0F * (config.quantized_query() ? config.q_scale : 1.0F);
+  const float q = 4.0F * (quantized ? config.q_scale : 1.0F);
   const float k = kLogit / (q * problem.softmax_scale);
   for (std::int64_t row = 0; row < problem.rows() * problem.heads; ++row) {
     auto* rope = problem.q_rope.as<BFloat16>() + row * dims.rope;
@@ -68,25 +53,56 @@ ProbeOutcome run_sink_probe(const ProbeContext& context) {
       rope[0] = BFloat16::from_float(p == length / 3 ? k : 0.0F);
     }
   }
-  return judge_decode_problem(context, scenario, problem, scenario.seed);
 }
 
-// All latents c, all logits equal: the output is exactly c at any length, however the keys are
-// sharded, split and merged, and the LSE the logarithm of their number.
-ProbeOutcome run_constant_probe(const ProbeContext& context) {
+void make_constant(const Scenario& scenario, DecodeProblem& problem) {
   constexpr float kLatent = 1.5F;  // times k_scale: exact in e4m3 and bf16
-  const Scenario& scenario = context.scenario;
   const ParallelConfig& config = scenario.parallel;
   const float scale = config.kv_dtype == DType::kE4M3 ? config.k_scale : 1.0F;
-  DecodeProblem problem = random_problem(scenario, 0.0F);
   zero_queries(problem);
   const MlaDims& dims = problem.dims;
   for (std::int64_t row = 0; row < problem.kv.view().size(0); ++row) {
     auto* key = problem.kv.as<BFloat16>() + row * dims.row();
     std::fill_n(key, dims.latent, BFloat16::from_float(kLatent * scale));
   }
-  ProbeOutcome result = judge_decode_problem(context, scenario, problem, scenario.seed);
-  return result;
+}
+
+}  // namespace
+
+ProbeOutcome run_numeric_probe(const ProbeContext& context) {
+  return judge_random_problem(context, 0.0F);
+}
+
+// A mean of 2 deviations in every latent channel: sums of P V no longer cancel, so an accumulator
+// that drops small terms drifts.
+ProbeOutcome run_shifted_probe(const ProbeContext& context) {
+  return judge_random_problem(context, 2.0F);
+}
+
+// One key of every request stands 9 above the crowd's mean logit: rounding P at scale 1 flushes the
+// crowd, which together outweighs the sink in long requests.
+ProbeOutcome run_sink_probe(const ProbeContext& context) {
+  return judge_random_problem(context, 0.5F, raise_sink);
+}
+
+// All latents c, all logits equal: the output is exactly c at any length, however the keys are
+// sharded, chunked, split and merged, and the LSE the logarithm of their number.
+ProbeOutcome run_constant_probe(const ProbeContext& context) {
+  return judge_phase(context, [](const ProbeContext& step, const PhasePlan& plan) {
+    const Scenario& scenario = step.scenario;
+    DecodeProblem problem = random_problem(plan, scenario, 0.0F);
+    make_constant(scenario, problem);
+    const PagedLayout layout = plan.layout(scenario.parallel, plan.seed);
+    if (scenario.phase == Phase::kDecode) {
+      return judge_decode_step(step, scenario, problem, layout);
+    }
+    // Values are latents: nothing of a key or value rounds, which equal rows would do equally, so
+    // that only fp32 sums and the last rounding are left.
+    make_diagonal(problem.w_uv);
+    PrefillFormats formats = step.backend.prefill_formats();
+    formats.projection_unit = 0.0;
+    return judge_prefill_step(step, scenario, problem, layout, formats);
+  });
 }
 
 }  // namespace mladcp

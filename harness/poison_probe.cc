@@ -82,16 +82,13 @@ Check canary_check(const std::string& found, int rank) {
 
 ProbeOutcome run_poison_probe(const ProbeContext& context) {
   const Scenario& scenario = context.scenario;
-  const DecodeProblem problem = random_problem(scenario, 0.0F);
   const auto n = static_cast<int>(scenario.parallel.dcp);
   ProbeOutcome result;
-  const GroupRange groups = simulated_groups(scenario);
-  for (std::int64_t group = groups.first; group < groups.last; ++group) {
+  for_each_group(context, scenario, [&](std::int64_t group, const Progress& progress) {
     Scenario one = scenario;
     one.group = group;
     PoisoningBackend backend(context.backend, n);
-    ProbeOutcome outcome = judge_decode_problem({one, backend, context.variation, context.progress},
-                                                one, problem, scenario.seed);
+    ProbeOutcome outcome = run_numeric_probe({one, backend, context.variation, progress});
     std::move(outcome.checks.begin(), outcome.checks.end(), std::back_inserter(result.checks));
     std::move(outcome.calls.begin(), outcome.calls.end(), std::back_inserter(result.calls));
     result.step_seconds = std::max(result.step_seconds, outcome.step_seconds);
@@ -100,7 +97,7 @@ ProbeOutcome run_poison_probe(const ProbeContext& context) {
       canaries.push_back(canary_check(found, static_cast<int>(canaries.size())));
     }
     append(result, std::move(canaries), group, n);
-  }
+  });
   return result;
 }
 

@@ -30,14 +30,14 @@ Check graver(const Check& a, const Check& b) {
 // One group's step as the oracle takes it: all heads of the group.
 class Audit {
  public:
-  Audit(const Scenario& scenario, const DecodeProblem& problem,
-        const PrefillExpectation& expectation, const PrefillSample& sample, std::int64_t group)
-      : expectation_(expectation),
-        sample_(sample),
-        heads_(gathered_heads(scenario.parallel, group)),
-        w_uk_(problem.w_uk.view().narrow(0, heads_.begin, heads_.count)),
-        w_uv_(problem.w_uv.view().narrow(0, heads_.begin, heads_.count)),
-        softmax_scale_(problem.softmax_scale) {
+  explicit Audit(const JudgedPrefill& judged)
+      : expectation_(judged.expectation),
+        sample_(judged.sample),
+        heads_(gathered_heads(judged.scenario.parallel, judged.outcome.group)),
+        w_uk_(judged.problem.w_uk.view().narrow(0, heads_.begin, heads_.count)),
+        w_uv_(judged.problem.w_uv.view().narrow(0, heads_.begin, heads_.count)),
+        softmax_scale_(judged.problem.softmax_scale) {
+    const DecodeProblem& problem = judged.problem;
     const MlaDims& dims = problem.dims;
     const std::int64_t t = problem.rows();
     query_ = Tensor(host_device(), DType::kBF16, {t, heads_.count, dims.nope + dims.rope}, "query");
@@ -49,9 +49,9 @@ class Audit {
          problem.q_nope.view().narrow(1, heads_.begin, heads_.count));
     copy(query_.view().narrow(2, dims.nope, dims.rope),
          problem.q_rope.view().narrow(1, heads_.begin, heads_.count));
-    for (const auto& [context, added] : expectation.requests()) {
+    for (const auto& [context, added] : expectation_.requests()) {
       const std::size_t b = alone_.size();
-      copy(new_rows_.view().narrow(0, expectation.plan().cu_rows[b], added),
+      copy(new_rows_.view().narrow(0, expectation_.plan().cu_rows[b], added),
            problem.kv.view().narrow(0, problem.kv_begin[b] + context, added));
       alone_.push_back({context, context + added});
     }
@@ -103,11 +103,12 @@ class Audit {
 struct HeadAudit {
   const Audit& audit;
   const PrefillRankOutcome& outcome;
-  int rank;
+  const PrefillWatch& watch;
   std::int64_t at;    // which of the sampled heads
   std::int64_t head;  // of the rank
   PrefillFormats formats;
 
+  int rank() const { return outcome.rank; }
   PrefillFormats in_fp32(std::int64_t chunks) const {
     PrefillFormats fp32 = formats;
     fp32.out_unit = 0.0;
@@ -117,7 +118,7 @@ struct HeadAudit {
   // `part` precedes request and position: "chunk 2, ".
   Check check(const char* stage, const char* name, const TensorView& got, const Expected& wanted,
               const std::string& part = "") const {
-    return check_within(stage, rank, name, got.select(1, at), wanted,
+    return check_within(stage, rank(), name, got.select(1, at), wanted,
                         [&](const Shape& index) { return part + audit.where(index[0], head); });
   }
   // out and LSE of a stage against what they should be; the graver one.
@@ -131,22 +132,22 @@ struct HeadAudit {
 std::string chunk_part(std::int64_t c) { return fmt::format("chunk {}, ", c); }
 
 Check causal_check(const HeadAudit& at, const PrefillHead& oracle) {
-  return at.check("causal", "new tokens among themselves against fp64", at.outcome.watch->causal(),
+  return at.check("causal", "new tokens among themselves against fp64", at.watch.causal(),
                   expect_prefill(oracle.attend(at.audit.alone()), at.in_fp32(0)));
 }
 
 Check context_check(const HeadAudit& at, const PrefillHead& oracle) {
   const char* stage = "context attention";
   const char* name = "each chunk against fp64";
-  const std::vector<WatchedChunk>& chunks = at.outcome.watch->chunks();
-  if (at.audit.chunks() == 0) return skipped(stage, at.rank, name, "no cached context");
+  const std::vector<WatchedChunk>& chunks = at.watch.chunks();
+  if (at.audit.chunks() == 0) return skipped(stage, at.rank(), name, "no cached context");
   const auto calls = static_cast<std::int64_t>(chunks.size());
   if (calls != at.audit.chunks()) {
     return check_count(
-        stage, at.rank, name, 1,
+        stage, at.rank(), name, 1,
         fmt::format("ran {} times, wanted once a chunk, {}", calls, at.audit.chunks()));
   }
-  Check worst{stage, at.rank, name};
+  Check worst{stage, at.rank(), name};
   for (std::int64_t c = 0; c < calls; ++c) {
     worst = graver(worst, at.check(stage, name, chunks[static_cast<std::size_t>(c)].partial,
                                    expect_prefill(oracle.attend(at.audit.chunk(c)), at.in_fp32(0)),
@@ -169,13 +170,13 @@ Tensor stacked(const TensorView& first, const TensorView& second) {
 Check merge_check(const HeadAudit& at) {
   const char* stage = "merge";
   const char* name = "running result of each chunk against fp64";
-  const std::vector<WatchedChunk>& chunks = at.outcome.watch->chunks();
-  if (chunks.empty()) return skipped(stage, at.rank, name, "no cached context");
-  Check worst{stage, at.rank, name};
+  const std::vector<WatchedChunk>& chunks = at.watch.chunks();
+  if (chunks.empty()) return skipped(stage, at.rank(), name, "no cached context");
+  Check worst{stage, at.rank(), name};
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     const WatchedChunk& seen = chunks[c];
     if (seen.merged.out.empty()) {
-      return check_count(stage, at.rank, name, 1, fmt::format("chunk {} was not merged", c));
+      return check_count(stage, at.rank(), name, 1, fmt::format("chunk {} was not merged", c));
     }
     const auto both = [&](const Tensor& before, const Tensor& partial) {
       return stacked(before.view().select(1, at.at), partial.view().select(1, at.at));
@@ -209,46 +210,35 @@ HeadChecks head_checks(const HeadAudit& at, std::int64_t group_head) {
                    expect_prefill(whole, at.in_fp32(rounded.chunks)).lse)};
 }
 
-Check collectives_check(const Scenario& scenario, const PrefillExpectation& expectation,
-                        const DecodeProblem& problem, const PrefillGroupOutcome& outcome,
-                        int rank) {
-  return check_calls(
-      expected_prefill_collectives(scenario.parallel, problem.dims, expectation.plan().context),
-      outcome.calls, rank);
-}
-
 }  // namespace
 
-std::vector<Check> exact_prefill_checks(const Scenario& scenario, const DecodeProblem& problem,
-                                        const PagedLayout& layout,
-                                        const PrefillExpectation& expectation,
-                                        const PrefillGroupOutcome& outcome) {
+std::vector<Check> exact_prefill_checks(const JudgedPrefill& judged) {
+  const ParallelConfig& config = judged.scenario.parallel;
+  const std::vector<CollectiveCall> calls =
+      expected_prefill_collectives(config, judged.problem.dims, judged.expectation.plan().context);
   std::vector<Check> checks;
-  for (std::size_t r = 0; r < outcome.ranks.size(); ++r) {
-    const auto rank = static_cast<int>(r);
-    const PrefillRankOutcome& at_rank = outcome.ranks[r];
+  for (const PrefillRankOutcome& outcome : judged.outcome.ranks) {
+    const int rank = outcome.rank;
     std::string first;
     const std::int64_t wrong =
-        plan_violations(scenario, problem, layout, rank, at_rank.plan, first);
+        plan_violations(judged.scenario, judged.problem, judged.layout, rank, outcome.plan, first);
     checks.push_back(
         check_count("plan", rank, "chunks, slots: each token once, by counting", wrong, first));
-    checks.push_back(check_equal_bits("write", rank, "the whole cache, poison included",
-                                      at_rank.cache_after,
-                                      cache_after_step(scenario.parallel, problem, layout, rank)));
-    for (Check& check : at_rank.watch->exact_checks()) checks.push_back(std::move(check));
-    checks.push_back(collectives_check(scenario, expectation, problem, outcome, rank));
+    checks.push_back(
+        check_equal_bits("write", rank, "the whole cache, poison included", outcome.cache_after,
+                         cache_after_step(config, judged.problem, judged.layout, rank)));
+    for (Check& check : judged.watch(rank).movement_checks()) checks.push_back(std::move(check));
+    checks.push_back(judged.watch(rank).carry_check());
+    checks.push_back(check_calls(calls, judged.outcome.calls, rank));
   }
   return checks;
 }
 
-std::vector<Check> bounded_prefill_checks(const Scenario& scenario, const DecodeProblem& problem,
-                                          const PrefillExpectation& expectation,
-                                          const PrefillSample& sample,
-                                          const PrefillGroupOutcome& outcome,
+std::vector<Check> bounded_prefill_checks(const JudgedPrefill& judged,
                                           const PrefillFormats& formats) {
-  const bool fake = scenario.collective == "fake";
-  if (problem.rows() == 0 || fake) {
-    std::vector<Check> checks;
+  const bool fake = judged.scenario.collective == "fake";
+  std::vector<Check> checks;
+  if (judged.problem.rows() == 0 || fake) {
     for (const char* stage : {"causal", "context attention", "merge", "output"}) {
       checks.push_back(
           skipped(stage, Check::kAllRanks, "against fp64",
@@ -256,28 +246,30 @@ std::vector<Check> bounded_prefill_checks(const Scenario& scenario, const Decode
     }
     return checks;
   }
-  const Audit audit(scenario, problem, expectation, sample, outcome.group);
-  const std::int64_t h = scenario.parallel.local_heads();
-  const auto heads = static_cast<std::int64_t>(sample.heads.size());
-  const auto ranks = static_cast<std::int64_t>(outcome.ranks.size());
-  std::vector<HeadChecks> found(static_cast<std::size_t>(ranks * heads));
-  parallel_for(threads_per_rank(1), ranks * heads, [&](std::int64_t i) {
-    const std::int64_t head = sample.heads[static_cast<std::size_t>(i % heads)];
-    const auto rank = static_cast<int>(i / heads);
-    const HeadAudit at{audit,  outcome.ranks[static_cast<std::size_t>(rank)], rank, i % heads, head,
-                       formats};
-    found[static_cast<std::size_t>(i)] = head_checks(at, rank * h + head);
+  const Audit audit(judged);
+  const std::int64_t h = judged.scenario.parallel.local_heads();
+  const PrefillSample& sample = judged.sample;
+  const std::vector<PrefillRankOutcome>& ranks = judged.outcome.ranks;
+  const std::size_t heads = sample.heads.size();
+  std::vector<HeadChecks> found(ranks.size() * heads);
+  parallel_for(threads_per_rank(1), static_cast<std::int64_t>(found.size()), [&](std::int64_t i) {
+    const auto task = static_cast<std::size_t>(i);
+    const PrefillRankOutcome& outcome = ranks[task / heads];
+    const std::size_t at = task % heads;
+    const HeadAudit head{audit,
+                         outcome,
+                         judged.watch(outcome.rank),
+                         static_cast<std::int64_t>(at),
+                         sample.heads[at],
+                         formats};
+    found[task] = head_checks(head, outcome.rank * h + head.head);
   });
-  std::vector<Check> checks;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    const auto first = static_cast<std::size_t>(rank * heads);
+  for (std::size_t first = 0; first < found.size(); first += heads) {
     for (std::size_t stage = 0; stage < found[first].size(); ++stage) {
       Check worst = found[first][stage];
-      for (std::size_t i = 1; i < sample.heads.size(); ++i) {
-        worst = graver(worst, found[first + i][stage]);
-      }
+      for (std::size_t i = 1; i < heads; ++i) worst = graver(worst, found[first + i][stage]);
       worst.audited = sample.pairs();
-      worst.auditable = problem.rows() * h;
+      worst.auditable = judged.problem.rows() * h;
       checks.push_back(std::move(worst));
     }
   }

@@ -6,23 +6,32 @@
 
 #include "harness/check.h"
 #include "harness/prefill_run.h"
+#include "harness/prefill_watch.h"
 #include "reference/prefill_bounds.h"
 
 namespace mladcp {
 
-// Stages "plan", "write", "gather", "exchange", "reorganise", "collectives" of every rank of a
-// group.
-std::vector<Check> exact_prefill_checks(const Scenario& scenario, const DecodeProblem& problem,
-                                        const PagedLayout& layout,
-                                        const PrefillExpectation& expectation,
-                                        const PrefillGroupOutcome& outcome);
+// One group's step, run and watched.
+struct JudgedPrefill {
+  const Scenario& scenario;
+  const DecodeProblem& problem;
+  const PagedLayout& layout;
+  const PrefillExpectation& expectation;
+  const PrefillSample& sample;
+  const PrefillGroupOutcome& outcome;
+  const std::vector<PrefillWatch>& watches;  // [N] by rank
+
+  const PrefillWatch& watch(int rank) const { return watches[static_cast<std::size_t>(rank)]; }
+};
+
+// Stages "plan", "write", "gather", "exchange", "reorganise", "merge" (what it met) and
+// "collectives" of every rank that ran here.
+std::vector<Check> exact_prefill_checks(const JudgedPrefill& judged);
 
 // Stages "causal", "context attention", "merge" of every chunk, and "output": the whole step and
-// its LSE against the unsharded problem. Each on the sampled rows and heads.
-std::vector<Check> bounded_prefill_checks(const Scenario& scenario, const DecodeProblem& problem,
-                                          const PrefillExpectation& expectation,
-                                          const PrefillSample& sample,
-                                          const PrefillGroupOutcome& outcome,
+// its LSE against the unsharded problem. Each on the sampled rows and heads of every rank that ran
+// here.
+std::vector<Check> bounded_prefill_checks(const JudgedPrefill& judged,
                                           const PrefillFormats& formats);
 
 }  // namespace mladcp

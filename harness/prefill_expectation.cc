@@ -160,14 +160,28 @@ void copy_rows(const TensorView& to, std::int64_t to_begin, const TensorView& fr
 
 }  // namespace
 
-PrefillExpectation::PrefillExpectation(const Scenario& scenario, const DecodeProblem& problem,
-                                       PrefillPlan plan)
-    : sharding_(effective_sharding(scenario.parallel)), plan_(std::move(plan)) {
-  std::int64_t total = 0;
+ChunkGeometry chunk_geometry(const Scenario& scenario) {
+  const ParallelConfig& config = scenario.parallel;
+  return {config.sharding(), config.page_size, scenario.workspace_rows};
+}
+
+std::vector<PrefillRequest> prefill_requests(const DecodeProblem& problem) {
+  std::vector<PrefillRequest> requests;
   for (const StepRequest& request : problem.requests) {
-    requests_.push_back({request.length - request.q_len, request.q_len});
+    requests.push_back({request.length - request.q_len, request.q_len});
+  }
+  return requests;
+}
+
+PrefillExpectation::PrefillExpectation(const Scenario& scenario, const DecodeProblem& problem,
+                                       const PagedLayout& layout)
+    : sharding_(effective_sharding(scenario.parallel)),
+      requests_(prefill_requests(problem)),
+      plan_(plan_prefill(chunk_geometry(scenario), {0, layout.pages}, requests_, layout.table)) {
+  std::int64_t total = 0;
+  for (const PrefillRequest& request : requests_) {
     context_begin_.push_back(total);
-    total += requests_.back().context;
+    total += request.context;
   }
   const std::int64_t width = problem.dims.row();
   context_rows_ = Tensor(host_device(), DType::kBF16, {total, width}, "context rows");
@@ -213,16 +227,6 @@ std::vector<PlacedToken> PrefillExpectation::reorganised_tokens(std::int64_t c) 
     }
   }
   return tokens;
-}
-
-Tensor PrefillExpectation::reorganised_rows(std::int64_t c) const {
-  const std::vector<PlacedToken> tokens = reorganised_tokens(c);
-  Tensor rows(host_device(), DType::kBF16,
-              {static_cast<std::int64_t>(tokens.size()), context_rows_.shape()[1]}, "context rows");
-  for (const PlacedToken& token : tokens) {
-    copy_rows(rows, token.row, context_rows_, context_begin(token.request) + token.position, 1);
-  }
-  return rows;
 }
 
 std::int64_t plan_violations(const Scenario& scenario, const DecodeProblem& problem,

@@ -19,13 +19,18 @@ struct PlacedToken {
   std::int64_t position = 0;
 };
 
+ChunkGeometry chunk_geometry(const Scenario& scenario);
+
 // A step as DecodeProblem gives it: request b has length - q_len tokens of context and q_len new
 // ones.
+std::vector<PrefillRequest> prefill_requests(const DecodeProblem& problem);
+
 class PrefillExpectation {
  public:
-  // `plan` is the step's plan before any fault changes it; only its pieces (which positions a chunk
-  // takes) are relied on, and plan_violations judges those.
-  PrefillExpectation(const Scenario& scenario, const DecodeProblem& problem, PrefillPlan plan);
+  // Plans the step as the ranks do before any fault changes it. Only the plan's pieces (which
+  // positions a chunk takes) are relied on, and plan_violations judges those.
+  PrefillExpectation(const Scenario& scenario, const DecodeProblem& problem,
+                     const PagedLayout& layout);
 
   // The context as the cache gives it back, bf16 [sum of contexts, D], requests and positions in
   // order; and where request b begins in it.
@@ -44,8 +49,6 @@ class PrefillExpectation {
   std::vector<PlacedToken> local_tokens(std::int64_t c, std::int64_t rank) const;
   // Reorganised rows of chunk c: requests in order, inside them ranks in order.
   std::vector<PlacedToken> reorganised_tokens(std::int64_t c) const;
-  // The same rows' contents, bf16 [rows, D].
-  Tensor reorganised_rows(std::int64_t c) const;
 
  private:
   KvSharding sharding_;

@@ -47,10 +47,11 @@ void PrefillWatch::judge(Tally& tally, const TensorView& rows, std::int64_t row_
     if (std::memcmp(a, b, row_bytes) == 0) continue;
     std::int64_t d = 0;
     while (a[d] == b[d]) ++d;
-    complain(fmt::format("tensor {}[{}, {}], rank {} request {} position {}: got {}, wanted {}",
+    complain(fmt::format("tensor {}[{}, {}], rank {} request {} position {}: got {}, wanted {}{}",
                          rows.name, token.row, d, source_rank, token.request, token.position,
                          element_text(got, token.row * width + d),
-                         element_text(wanted, source * width + d)));
+                         element_text(wanted, source * width + d),
+                         named_ ? "; the row is " + named_(got, token.row) : ""));
   }
 }
 
@@ -136,11 +137,14 @@ Check PrefillWatch::check(const Tally& tally, const char* stage, const char* nam
   return result;
 }
 
-std::vector<Check> PrefillWatch::exact_checks() const {
+Check PrefillWatch::carry_check() const {
+  return check(carry_, "merge", "running result carried between chunks");
+}
+
+std::vector<Check> PrefillWatch::movement_checks() const {
   const char* exchange = "every rank's rows, in rank order";
   const char* reorganise = "each token in its place, no padding";
-  std::vector<Check> checks = {check(gather_, "gather", "dequantised rows, bit for bit"),
-                               check(carry_, "merge", "running result carried between chunks")};
+  std::vector<Check> checks = {check(gather_, "gather", "dequantised rows, bit for bit")};
   if (world_size_ == 1) {
     checks.push_back(skipped("exchange", rank_, exchange, "one rank exchanges nothing"));
     checks.push_back(skipped("reorganise", rank_, reorganise, "one rank has no padding"));
@@ -151,50 +155,6 @@ std::vector<Check> PrefillWatch::exact_checks() const {
                                    "the fake group's peers are copies of one rank")
                          : check(reorganise_, "reorganise", reorganise));
   return checks;
-}
-
-void WatchedCacheOps::gather_and_dequantize(const TensorView& out, const KvCache& cache,
-                                            const TensorView& block_table,
-                                            const ContextChunkTensors& chunk, Stream stream) {
-  next().gather_and_dequantize(out, cache, block_table, chunk, stream);
-  watch_.saw_local_rows(out, stream);
-}
-
-void WatchedCacheOps::reorganise(const TensorView& out, const TensorView& gathered,
-                                 const TensorView& source_rows, Stream stream) {
-  next().reorganise(out, gathered, source_rows, stream);
-  watch_.saw_context_rows(out, stream);
-}
-
-void WatchedAttentionOps::causal(const TensorView& out, const TensorView& lse,
-                                 const TensorView& query, const TensorView& key,
-                                 const TensorView& value, const TensorView& cu_rows,
-                                 std::int64_t max_rows, float softmax_scale, Stream stream) {
-  next().causal(out, lse, query, key, value, cu_rows, max_rows, softmax_scale, stream);
-  watch_.saw_causal(out, lse, stream);
-}
-
-void WatchedAttentionOps::context(const TensorView& out, const TensorView& lse,
-                                  const TensorView& query, const TensorView& key,
-                                  const TensorView& value, const TensorView& cu_rows,
-                                  std::int64_t max_rows, const TensorView& cu_context,
-                                  float softmax_scale, Stream stream) {
-  next().context(out, lse, query, key, value, cu_rows, max_rows, cu_context, softmax_scale, stream);
-  watch_.saw_partial(out, lse, stream);
-}
-
-void WatchedCombineOps::merge_into(const TensorView& running, const TensorView& running_lse,
-                                   const TensorView& partial, const TensorView& partial_lse,
-                                   Stream stream) {
-  watch_.before_merge(running, running_lse, stream);
-  next().merge_into(running, running_lse, partial, partial_lse, stream);
-  watch_.after_merge(running, running_lse, stream);
-}
-
-void WatchedCollective::run(const CollectiveCall& call, const TensorView& out, const TensorView& in,
-                            Stream stream) {
-  forward(call, out, in, stream);
-  if (call.stage == "context") watch_.saw_gathered_rows(out, stream);
 }
 
 }  // namespace mladcp

@@ -10,18 +10,20 @@ namespace mladcp {
 const std::vector<Probe>& probes() {
   static const std::vector<Probe> all = {
       {"numeric", "random data against FP64, each stage within its derived bound",
-       run_numeric_probe, true},
+       run_numeric_probe},
       {"census", "each key attended exactly once, by the right head of the right request",
        run_census_probe},
       {"constant", "equal latents and logits give exactly that latent, at any length",
        run_constant_probe},
       {"sink", "one key 9 above the crowd's mean logit: P must not be flushed", run_sink_probe},
       {"shifted", "latents with a mean of 2 deviations: sums that cannot hide drift",
-       run_shifted_probe, true},
+       run_shifted_probe},
       {"scale", "halving q_scale while doubling k_scale doubles the output, bit for bit",
        run_scale_probe},
       {"poison", "memory that starts as NaN, guarded on both sides: reads and writes astray",
        run_poison_probe},
+      {"tag", "rows that name rank, request and position, through all that moves them",
+       run_tag_probe},
       {"parity", "other page numbers, the same bits", run_parity_probe},
       {"repeat", "two equal runs, the same bits", run_repeat_probe},
   };

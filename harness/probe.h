@@ -34,7 +34,6 @@ struct Probe {
   std::string_view name;
   std::string_view sees;  // one line for --help and docs
   ProbeOutcome (*run)(const ProbeContext& context);
-  bool knows_prefill = false;  // the others look at decode steps alone
 };
 
 // All probes, in the order `--probe all` runs them.
@@ -63,5 +62,6 @@ ProbeOutcome run_repeat_probe(const ProbeContext& context);
 ProbeOutcome run_scale_probe(const ProbeContext& context);
 ProbeOutcome run_shifted_probe(const ProbeContext& context);
 ProbeOutcome run_sink_probe(const ProbeContext& context);
+ProbeOutcome run_tag_probe(const ProbeContext& context);
 
 }  // namespace mladcp

@@ -82,6 +82,17 @@ DecodeProblem random_decode_problem(const MlaDims& dims, float softmax_scale, st
   return problem;
 }
 
+void make_diagonal(const Tensor& weights) {
+  const Shape& shape = weights.shape();
+  auto* w = weights.as<BFloat16>();
+  std::fill_n(w, weights.view().elements(), BFloat16{});
+  for (std::int64_t h = 0; h < shape[0]; ++h, w += shape[1] * shape[2]) {
+    for (std::int64_t i = 0; i < std::min(shape[1], shape[2]); ++i) {
+      w[i * shape[2] + i] = BFloat16::from_float(1.0F);
+    }
+  }
+}
+
 PagedLayout shuffled_layout(const KvSharding& sharding, std::int64_t page_size,
                             const std::vector<StepRequest>& requests, std::uint64_t seed) {
   PagedLayout layout;

@@ -42,6 +42,9 @@ DecodeProblem random_decode_problem(const MlaDims& dims, float softmax_scale, st
                                     const std::vector<StepRequest>& requests,
                                     const RandomContent& content, int threads);
 
+// Weights [H, X, Y] bf16 that pass channels on: 1 where x == y, 0 elsewhere.
+void make_diagonal(const Tensor& weights);
+
 // A block table in which every request has the pages its length needs under the sharding, in
 // shuffled order, and unused columns point at nothing that exists.
 struct PagedLayout {

@@ -108,7 +108,7 @@ TEST(Census, WindowCodesAreDistinct) {
 TEST(Census, PassesAuditEveryWindowOfEveryRequestOnce) {
   Scenario scenario;
   scenario.seq_lens = {70000, 1, 512 * 128, 512 * 128 + 1};
-  const auto passes = census_passes(census_scenario(scenario), kWidth);
+  const auto passes = census_passes(census_scenario(scenario), kWidth, scenario.parallel.heads);
   EXPECT_EQ(passes.size(), 2U);
   for (const std::int64_t length : scenario.seq_lens) {
     std::vector<int> audited(static_cast<std::size_t>((length + kWidth - 1) / kWidth), 0);

@@ -5,14 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "harness/conversation.h"
+#include "harness/phase_steps.h"
 #include "harness/run_scenario.h"
 
 namespace mladcp {
 namespace {
-
-using testing::HasSubstr;
 
 const Progress kSilent = [](double, std::string_view) {};
 
@@ -104,14 +101,21 @@ TEST(PrefillGrid, AFakeGroupStillShowsOrderShapesAndOwnRows) {
   expect_all_hold(scenario);
 }
 
-TEST(PrefillGrid, ProbesOfDecodeAreRefused) {
-  Scenario scenario = small_scenario(2, 1);
-  scenario.probes = {"numeric", "census"};
-  try {
-    run_scenario(scenario, nullptr, kSilent);
-    FAIL() << "accepted";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("census"));
+TEST(PrefillGrid, EveryProbeHoldsInEveryFormat) {
+  for (const DType kv_dtype : {DType::kBF16, DType::kE4M3}) {
+    for (const std::int64_t n : {1, 2, 3}) {
+      Scenario scenario = small_scenario(n, 4);
+      scenario.parallel.kv_dtype = kv_dtype;
+      for (const Probe& probe : probes()) {
+        SCOPED_TRACE(testing::Message() << probe.name << ", N " << n << ", " << name(kv_dtype));
+        scenario.probes = {std::string(probe.name)};
+        const Report report = expect_all_hold(scenario);
+        const bool judged =
+            std::any_of(report.checks.begin(), report.checks.end(),
+                        [](const Check& check) { return check.status == CheckStatus::kPass; });
+        EXPECT_EQ(judged, probe.name != "scale" || kv_dtype == DType::kE4M3);
+      }
+    }
   }
 }
 
@@ -127,16 +131,17 @@ Scenario small_conversation(std::int64_t n, std::int64_t interleave) {
 
 TEST(Conversation, GrowsByTurnsOverAPrefixThatHitsInWholeColumns) {
   const Scenario scenario = small_conversation(2, 4);  // a column holds 128 positions
-  const std::vector<ConversationStep> steps = plan_conversation(scenario);
+  const std::vector<PhaseStep> steps = plan_phase(scenario).steps;
   ASSERT_EQ(steps.size(), 10U);
   const auto request = [&](std::size_t step) {
-    return std::pair(steps[step].requests[2].length, steps[step].requests[2].q_len);
+    const StepRequest of_step = steps[step].scenario.step_requests()[2];
+    return std::pair(of_step.length, of_step.q_len);
   };
   // 400 - 4 * 1 - 6 * 2 = 384 tokens: three whole columns.
-  EXPECT_TRUE(steps[0].prefill);
+  EXPECT_EQ(steps[0].scenario.phase, Phase::kPrefill);
   EXPECT_EQ(request(0), std::pair(std::int64_t{385}, std::int64_t{1}));
   EXPECT_EQ(request(1), std::pair(std::int64_t{386}, std::int64_t{1}));
-  EXPECT_FALSE(steps[2].prefill);
+  EXPECT_EQ(steps[2].scenario.phase, Phase::kDecode);
   EXPECT_EQ(request(3), std::pair(std::int64_t{390}, std::int64_t{2}));
   // Turn 2: 384 of 390 tokens hit, 6 come again with the new one.
   EXPECT_EQ(request(4), std::pair(std::int64_t{391}, std::int64_t{7}));
@@ -156,6 +161,12 @@ TEST(Conversation, EveryStepOfEveryTurnHolds) {
       }
     }
   }
+}
+
+TEST(Conversation, EveryProbeHoldsInEveryStep) {
+  Scenario scenario = small_conversation(2, 4);
+  scenario.probes = {"all"};
+  expect_all_hold(scenario);
 }
 
 }  // namespace

@@ -111,7 +111,6 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --phase prefill --dcp 4 --workspace 130", "multiple of world_size = 4"},
       {"run --phase prefill --context-lens 1,2 --new-tokens 3,4,5", "new_tokens has 3"},
       {"run --phase prefill --context-lens 1,-2 --new-tokens 3", "context_lens[1] = -2"},
-      {"run --phase prefill --context-lens 1 --probe census", "census"},
       {"run --phase prefill --seq-lens 5", "--context-lens"},
       {"run --phase both --seq-lens 5 --context-lens 5", "context_lens"},
       {"run --phase postfill", "postfill"},
