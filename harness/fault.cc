@@ -59,6 +59,16 @@ Scenario fault_scenario() {
   return scenario;
 }
 
+Scenario prefill_fault_scenario() {
+  Scenario scenario = fault_scenario();
+  scenario.phase = Phase::kPrefill;
+  scenario.parallel.k_scale = 0.1F;
+  scenario.context_lens = std::exchange(scenario.seq_lens, {});
+  scenario.new_tokens = {5, 1, 3, 0, 2, 4};
+  scenario.workspace_rows = 128;
+  return scenario;
+}
+
 Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
                OpFunctions functions, const Scenario& scenario) {
   return {std::move(name),
@@ -80,7 +90,8 @@ Scenario clean_scenario(const Fault& fault) {
 std::vector<Fault> fault_catalogue() {
   std::vector<Fault> all;
   for (auto* room : {plan_faults, query_faults, cache_faults, attention_faults, combine_faults,
-                     collective_faults}) {
+                     collective_faults, prefill_plan_faults, prefill_movement_faults,
+                     prefill_attention_faults}) {
     for (Fault& fault : room()) all.push_back(std::move(fault));
   }
   return all;

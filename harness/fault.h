@@ -58,6 +58,9 @@ Scenario scenario_on(Scenario scenario, std::string_view device);
 
 // The scenario most faults are tried on: small, uneven, every edge present.
 Scenario fault_scenario();
+// The same for chunked prefills: several chunks, requests cut, padding on some ranks, a request
+// without new tokens.
+Scenario prefill_fault_scenario();
 
 // One operation of a step replaced (harness/fault_variations.h) on `rank`; random data shows it.
 Fault op_fault(std::string name, std::string imitates, std::string stage, int rank,
@@ -70,5 +73,8 @@ std::vector<Fault> cache_faults();
 std::vector<Fault> attention_faults();
 std::vector<Fault> combine_faults();
 std::vector<Fault> collective_faults();
+std::vector<Fault> prefill_plan_faults();
+std::vector<Fault> prefill_movement_faults();
+std::vector<Fault> prefill_attention_faults();
 
 }  // namespace mladcp

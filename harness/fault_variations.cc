@@ -31,6 +31,13 @@ class FaultyQueryOps final : public ForwardingQueryOps {
     }
     functions_.project_value(next(), out, latent, w_uv, stream);
   }
+  void project_keys_values(const TensorView& key, const TensorView& value, const TensorView& rows,
+                           const TensorView& w_uk, const TensorView& w_uv, Stream stream) override {
+    if (!functions_.project_keys_values) {
+      return ForwardingQueryOps::project_keys_values(key, value, rows, w_uk, w_uv, stream);
+    }
+    functions_.project_keys_values(next(), key, value, rows, w_uk, w_uv, stream);
+  }
 
  private:
   const OpFunctions& functions_;
@@ -45,6 +52,20 @@ class FaultyCacheOps final : public ForwardingCacheOps {
              const TensorView& slots, Stream stream) override {
     if (!functions_.write) return ForwardingCacheOps::write(cache, kv_c, k_pe, slots, stream);
     functions_.write(next(), cache, kv_c, k_pe, slots, stream);
+  }
+  void gather_and_dequantize(const TensorView& out, const KvCache& cache,
+                             const TensorView& block_table, const ContextChunkTensors& chunk,
+                             Stream stream) override {
+    const OpFunctions::Gather call{out, cache, block_table, chunk, stream};
+    if (!functions_.gather) return call.run(next());
+    functions_.gather(next(), call);
+  }
+  void reorganise(const TensorView& out, const TensorView& gathered, const TensorView& source_rows,
+                  Stream stream) override {
+    if (!functions_.reorganise) {
+      return ForwardingCacheOps::reorganise(out, gathered, source_rows, stream);
+    }
+    functions_.reorganise(next(), out, gathered, source_rows, stream);
   }
 
  private:
@@ -70,6 +91,23 @@ class FaultyAttentionOps final : public ForwardingAttentionOps {
                                    schedule, scales, workspace, stream};
     if (!functions_.decode) return call.run(next());
     functions_.decode(next(), call);
+  }
+  void causal(const TensorView& out, const TensorView& lse, const TensorView& query,
+              const TensorView& key, const TensorView& value, const TensorView& cu_rows,
+              std::int64_t max_rows, float softmax_scale, Stream stream) override {
+    const OpFunctions::Attend call{out,      lse,     query, key,           value, cu_rows,
+                                   max_rows, cu_rows, true,  softmax_scale, stream};
+    if (!functions_.causal) return call.run(next());
+    functions_.causal(next(), call);
+  }
+  void context(const TensorView& out, const TensorView& lse, const TensorView& query,
+               const TensorView& key, const TensorView& value, const TensorView& cu_rows,
+               std::int64_t max_rows, const TensorView& cu_context, float softmax_scale,
+               Stream stream) override {
+    const OpFunctions::Attend call{out,      lse,        query, key,           value, cu_rows,
+                                   max_rows, cu_context, false, softmax_scale, stream};
+    if (!functions_.context) return call.run(next());
+    functions_.context(next(), call);
   }
 
  private:
@@ -110,6 +148,17 @@ class FaultyCombineOps final : public ForwardingCombineOps {
     if (!functions_.unpack) return ForwardingCombineOps::unpack(partials, lses, packed, stream);
     functions_.unpack(next(), partials, lses, packed, stream);
   }
+  void merge_into(const TensorView& running, const TensorView& running_lse,
+                  const TensorView& partial, const TensorView& partial_lse,
+                  Stream stream) override {
+    const OpFunctions::MergeInto call{running, running_lse, partial, partial_lse, stream};
+    if (!functions_.merge_into) return call.run(next());
+    functions_.merge_into(next(), call);
+  }
+  void round_to(const TensorView& out, const TensorView& value, Stream stream) override {
+    if (!functions_.round_to) return ForwardingCombineOps::round_to(out, value, stream);
+    functions_.round_to(next(), out, value, stream);
+  }
 
  private:
   const OpFunctions& functions_;
@@ -117,15 +166,17 @@ class FaultyCombineOps final : public ForwardingCombineOps {
 
 class FaultyOps final : public OpsDecorator {
  public:
-  FaultyOps(const Ops& next, const OpFunctions& functions)
-      : query_(next.query, functions),
-        cache_(next.cache, functions),
-        attention_(next.attention, functions),
-        combine_(next.combine, functions) {}
+  FaultyOps(const Ops& next, OpFunctions functions)
+      : functions_(std::move(functions)),
+        query_(next.query, functions_),
+        cache_(next.cache, functions_),
+        attention_(next.attention, functions_),
+        combine_(next.combine, functions_) {}
 
   Ops ops() override { return {query_, cache_, attention_, combine_}; }
 
  private:
+  OpFunctions functions_;
   FaultyQueryOps query_;
   FaultyCacheOps cache_;
   FaultyAttentionOps attention_;
@@ -134,8 +185,8 @@ class FaultyOps final : public OpsDecorator {
 
 class FaultyCollective final : public ForwardingCollective {
  public:
-  FaultyCollective(Collective& next, const CollectiveFault::Run& run)
-      : ForwardingCollective(next), run_(run) {}
+  FaultyCollective(Collective& next, CollectiveFault::Run run)
+      : ForwardingCollective(next), run_(std::move(run)) {}
 
  private:
   void run(const CollectiveCall& call, const TensorView& out, const TensorView& in,
@@ -145,7 +196,7 @@ class FaultyCollective final : public ForwardingCollective {
          call, out, in, stream);
   }
 
-  const CollectiveFault::Run& run_;
+  CollectiveFault::Run run_;
 };
 
 }  // namespace
@@ -199,12 +250,12 @@ void map_values(const TensorView& tensor, Stream stream,
 
 std::unique_ptr<OpsDecorator> OpFault::decorate(int rank, const Ops& next) const {
   if (!injected_on(rank_, rank)) return nullptr;
-  return std::make_unique<FaultyOps>(next, functions_);
+  return std::make_unique<FaultyOps>(next, make_());
 }
 
 std::unique_ptr<Collective> CollectiveFault::decorate(int rank, Collective& next) const {
   if (!injected_on(rank_, rank)) return nullptr;
-  return std::make_unique<FaultyCollective>(next, run_);
+  return std::make_unique<FaultyCollective>(next, make_());
 }
 
 }  // namespace mladcp

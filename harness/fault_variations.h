@@ -39,6 +39,19 @@ class PlanFault final : public Variation {
   Edit edit_;
 };
 
+class PrefillPlanFault final : public Variation {
+ public:
+  using Edit = std::function<void(int rank, PrefillPlan& plan)>;
+  PrefillPlanFault(int rank, Edit edit) : rank_(rank), edit_(std::move(edit)) {}
+  void change_prefill_plan(int rank, PrefillPlan& plan) const override {
+    if (injected_on(rank_, rank)) edit_(rank, plan);
+  }
+
+ private:
+  int rank_;
+  Edit edit_;
+};
+
 // Each function, where given, replaces the method: it may call next with other arguments, edit what
 // next made, or not call it at all.
 struct OpFunctions {
@@ -89,17 +102,81 @@ struct OpFunctions {
   std::function<void(CombineOps& next, const TensorView& partials, const TensorView& lses,
                      const TensorView& packed, Stream stream)>
       unpack;
+
+  // Of a chunked prefill.
+  struct Gather {
+    TensorView out;
+    KvCache cache;
+    TensorView block_table;
+    ContextChunkTensors chunk;
+    Stream stream;
+
+    void run(CacheOps& next) const {
+      next.gather_and_dequantize(out, cache, block_table, chunk, stream);
+    }
+  };
+  std::function<void(CacheOps& next, const Gather& call)> gather;
+  std::function<void(CacheOps& next, const TensorView& out, const TensorView& gathered,
+                     const TensorView& source_rows, Stream stream)>
+      reorganise;
+  std::function<void(QueryOps& next, const TensorView& key, const TensorView& value,
+                     const TensorView& rows, const TensorView& w_uk, const TensorView& w_uv,
+                     Stream stream)>
+      project_keys_values;
+  // One causal or context call; cu_keys are the rows of a causal one.
+  struct Attend {
+    TensorView out;
+    TensorView lse;
+    TensorView query;
+    TensorView key;
+    TensorView value;
+    TensorView cu_rows;
+    std::int64_t max_rows = 0;
+    TensorView cu_keys;
+    bool causal = false;
+    float softmax_scale = 1.0F;
+    Stream stream;
+
+    void run(AttentionOps& next) const {
+      if (causal) {
+        next.causal(out, lse, query, key, value, cu_rows, max_rows, softmax_scale, stream);
+      } else {
+        next.context(out, lse, query, key, value, cu_rows, max_rows, cu_keys, softmax_scale,
+                     stream);
+      }
+    }
+  };
+  std::function<void(AttentionOps& next, const Attend& call)> causal;
+  std::function<void(AttentionOps& next, const Attend& call)> context;
+  struct MergeInto {
+    TensorView running;
+    TensorView running_lse;
+    TensorView partial;
+    TensorView partial_lse;
+    Stream stream;
+
+    void run(CombineOps& next) const {
+      next.merge_into(running, running_lse, partial, partial_lse, stream);
+    }
+  };
+  std::function<void(CombineOps& next, const MergeInto& call)> merge_into;
+  std::function<void(CombineOps& next, const TensorView& out, const TensorView& value,
+                     Stream stream)>
+      round_to;
 };
 
 class OpFault final : public Variation {
  public:
-  OpFault(int rank, OpFunctions functions) : rank_(rank), functions_(std::move(functions)) {}
+  // Functions that remember nothing, or, from `make`, a set for every rank of every run.
+  OpFault(int rank, OpFunctions functions)
+      : OpFault(rank, [functions = std::move(functions)] { return functions; }) {}
+  OpFault(int rank, std::function<OpFunctions()> make) : rank_(rank), make_(std::move(make)) {}
   std::unique_ptr<OpsDecorator> decorate(int rank, const Ops& next) const override;
   using Variation::decorate;
 
  private:
   int rank_;
-  OpFunctions functions_;
+  std::function<OpFunctions()> make_;
 };
 
 class CollectiveFault final : public Variation {
@@ -109,13 +186,16 @@ class CollectiveFault final : public Variation {
                                      const TensorView& in, Stream stream)>;
   using Run = std::function<void(const Forward& forward, const CollectiveCall& call,
                                  const TensorView& out, const TensorView& in, Stream stream)>;
-  CollectiveFault(int rank, Run run) : rank_(rank), run_(std::move(run)) {}
+  // One function that remembers nothing, or, from `make`, one for every rank of every run.
+  CollectiveFault(int rank, Run run)
+      : CollectiveFault(rank, [run = std::move(run)] { return run; }) {}
+  CollectiveFault(int rank, std::function<Run()> make) : rank_(rank), make_(std::move(make)) {}
   std::unique_ptr<Collective> decorate(int rank, Collective& next) const override;
   using Variation::decorate;
 
  private:
   int rank_;
-  Run run_;
+  std::function<Run()> make_;
 };
 
 }  // namespace mladcp

@@ -103,10 +103,10 @@ void print(const Kill& kill) {
   for (const std::string& message : kill.clean_failures) {
     fmt::print("the clean run fails: {}\n", message);
   }
-  fmt::print("{:<34} {:<9} {:<12} {:>4}  {:<9} {:<6} {}\n", "fault", "caught by", "stage", "rank",
+  fmt::print("{:<34} {:<9} {:<17} {:>4}  {:<9} {:<6} {}\n", "fault", "caught by", "stage", "rank",
              "localised", "loose", "imitates");
   for (const FaultFinding& f : kill.findings) {
-    fmt::print("{:<34} {:<9} {:<12} {:>4}  {:<9} {:<6} {}\n", f.name,
+    fmt::print("{:<34} {:<9} {:<17} {:>4}  {:<9} {:<6} {}\n", f.name,
                f.caught_by.empty() ? "MISSED" : f.caught_by, f.stage, f.rank,
                f.localised ? "yes" : "NO (" + f.stage_expected + ")",
                f.loose_tolerance_caught ? "sees" : "blind", f.imitates);

@@ -1,0 +1,96 @@
+// Rows that say what they are, and what the tag probe says of rows in wrong places.
+#include "harness/tag.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "harness/fault.h"
+#include "harness/fault_variations.h"
+#include "harness/run_scenario.h"
+
+namespace mladcp {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr MlaDims kDims{.latent = 64, .rope = 32, .nope = 32, .value = 32};
+
+Tensor rows_of(const std::vector<Tag>& latent, const std::vector<Tag>& rope) {
+  const auto count = static_cast<std::int64_t>(latent.size());
+  Tensor rows(host_device(), DType::kBF16, {count, kDims.row()}, "rows");
+  for (std::int64_t i = 0; i < count * kDims.row(); ++i) {
+    const std::int64_t d = i % kDims.row();
+    const auto row = static_cast<std::size_t>(i / kDims.row());
+    const int digit = d < kDims.latent ? latent[row].digit(d) : rope[row].digit(d - kDims.latent);
+    set_value(rows, i, static_cast<float>(digit));
+  }
+  return rows;
+}
+
+TEST(Tag, RowsSayWhatTheyAre) {
+  const std::vector<Tag> tags = {{0, 0, 0}, {7, 65'535, 0xFFFF'FFFF}, {3, 17, 1'000'003}};
+  const Tensor rows = rows_of(tags, tags);
+  const TagReader read(kDims, "rank", kDims.latent);
+  EXPECT_EQ(read(rows, 0), "rank 0 request 0 position 0");
+  EXPECT_EQ(read(rows, 1), "rank 7 request 65535 position 4294967295");
+  EXPECT_EQ(read(rows, 2), "rank 3 request 17 position 1000003");
+}
+
+TEST(Tag, MixedAndUntaggedRowsSayThat) {
+  const TagReader read(kDims, "rank", kDims.latent);
+  const Tensor mixed = rows_of({{1, 2, 3}}, {{1, 2, 4}});
+  EXPECT_EQ(read(mixed, 0),
+            "latent of rank 1 request 2 position 3, RoPE part of rank 1 request 2 position 4");
+  const Tensor dented = rows_of({{1, 2, 3}}, {{1, 2, 3}});
+  set_value(dented, 40, 0.5F);
+  EXPECT_EQ(read(dented, 0), "latent of no tag, RoPE part of rank 1 request 2 position 3");
+  std::fill_n(dented.as<std::uint16_t>(), kDims.row(), std::uint16_t{0x7FFF});
+  EXPECT_EQ(read(dented, 0), "no token");
+}
+
+// The first failure of the tag probe under a fault of the catalogue.
+Check first_failure(const std::string& fault_name, Scenario scenario) {
+  for (const Fault& fault : fault_catalogue()) {
+    if (fault.name != fault_name) continue;
+    scenario.probes = {"tag"};
+    const Report report =
+        run_scenario(scenario, fault.variation.get(), [](double, std::string_view) {});
+    for (const Check& check : report.checks) {
+      if (check.status == CheckStatus::kFail) return check;
+    }
+  }
+  return {};
+}
+
+TEST(TagProbe, NamesTheRowThatCameInsteadOfTheOneThatShould) {
+  struct Case {
+    const char* fault;
+    const char* stage;
+    const char* says;
+  };
+  // Ranks keep two positions each in turn, and request 0 has no context.
+  for (const Case& c : {
+           Case{"gather-one-row-late", "gather", "the row is rank 0 request 1 position 1"},
+           Case{"exchange-blocks-rotated", "exchange", "the row is rank 1 request"},
+           Case{"reorganise-by-rank", "reorganise", "the row is rank 0 request"},
+           Case{"gather-row-tail-lost", "gather", "latent of rank 0 request 1 position 0, RoPE"},
+       }) {
+    SCOPED_TRACE(c.fault);
+    const Check check = first_failure(c.fault, prefill_fault_scenario());
+    EXPECT_EQ(check.stage, c.stage);
+    EXPECT_THAT(check.message, HasSubstr(c.says));
+  }
+  const Check query = first_failure("gather-repeats-own", fault_scenario());
+  EXPECT_EQ(query.stage, "query");
+  EXPECT_THAT(query.message, HasSubstr("got head 3 request 0 position"));
+  EXPECT_THAT(query.message, HasSubstr("wanted head 0 request 0 position"));
+  const Check cache = first_failure("slot-of-another-request", fault_scenario());
+  EXPECT_EQ(cache.stage, "write");
+  EXPECT_THAT(cache.message, HasSubstr("request"));
+}
+
+}  // namespace
+}  // namespace mladcp
