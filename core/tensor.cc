@@ -87,8 +87,10 @@ TensorView TensorView::narrow(int dim, std::int64_t begin, std::int64_t length) 
                     std::to_string(begin + length) + ") leaves the tensor");
   }
   TensorView result = *this;
-  const auto offset = begin * strides[dim] * static_cast<std::int64_t>(size_bytes(dtype));
-  result.data = static_cast<unsigned char*>(data) + offset;
+  if (data != nullptr) {  // an empty tensor has no memory, nor have its views
+    const auto offset = begin * strides[dim] * static_cast<std::int64_t>(size_bytes(dtype));
+    result.data = static_cast<unsigned char*>(data) + offset;
+  }
   result.shape[dim] = length;
   return result;
 }

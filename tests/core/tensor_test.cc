@@ -67,6 +67,14 @@ TEST(TensorView, NarrowSelectTransposeKeepTheRightElements) {
   EXPECT_EQ(view.narrow(0, 2, 0).elements(), 0);
 }
 
+// Its data stays null: a pointer moved away from null is undefined, and not empty any more.
+TEST(TensorView, ViewsOfATensorWithoutMemoryHaveNone) {
+  const Tensor tensor(host_device(), DType::kF32, {0, 3, 4}, "empty");
+  ASSERT_EQ(tensor.view().data, nullptr);
+  EXPECT_EQ(tensor.view().narrow(1, 2, 1).data, nullptr);
+  EXPECT_EQ(tensor.view().select(2, 3).data, nullptr);
+}
+
 TEST(TensorView, MergedUndoesSplit) {
   const Tensor tensor = iota({2, 6, 2});
   const TensorView split = tensor.view().split(1, 3);
