@@ -22,6 +22,7 @@ int run_program(int argc, char** argv) {
   mladcp::add_faults_verb(program, status);
   mladcp::add_check_verb(program, status);
   mladcp::add_metadata_verb(program, status);
+  mladcp::add_plan_verb(program, status);
   try {
     program.parse(argc, argv);
     if (program.get_subcommands().empty()) {

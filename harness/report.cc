@@ -57,12 +57,6 @@ std::string verdict_of(const StageRow& row) {
   return fmt::format("{}, {} of {} rows x heads", verdict, row.audited, row.auditable);
 }
 
-std::string bytes_text(std::int64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) * 1e-3);
-  return fmt::format("{:.1f} MB", static_cast<double>(bytes) * 1e-6);
-}
-
 std::string lengths_text(const std::vector<std::int64_t>& lengths) {
   if (lengths.empty()) return "none";
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
@@ -73,12 +67,47 @@ std::string lengths_text(const std::vector<std::int64_t>& lengths) {
   return text;
 }
 
-void print_configuration(const Report& report, std::FILE* stream) {
-  const Scenario& scenario = report.scenario;
+void print_stages(const std::vector<Check>& checks, std::FILE* stream) {
+  fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", "stage", "compared", "ranks",
+             "measured", "bound", "verdict");
+  for (const StageRow& row : stage_rows(checks)) {
+    const bool exact = row.worst->bound == 0.0;
+    fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", row.stage, row.name, row.ranks,
+               row.skipped == row.ranks ? "-"
+               : exact                  ? fmt::format("{:.0f} wrong", row.worst->measured)
+                                        : fmt::format("{:.3e}", row.worst->measured),
+               row.skipped == row.ranks ? "-"
+               : exact                  ? "exact"
+                                        : fmt::format("{:.3e}", row.worst->bound),
+               verdict_of(row));
+  }
+}
+
+bool failed(const Check& check) { return check.status == CheckStatus::kFail; }
+
+void print_first_failure(const std::vector<Check>& checks, std::FILE* stream) {
+  const auto first = std::find_if(checks.begin(), checks.end(), failed);
+  if (first != checks.end()) fmt::print(stream, "FAIL {}\n\n", first->message);
+}
+
+std::string verdict_of(const std::vector<Check>& checks) {
+  return fmt::format("{}: {} of {} checks failed", all_hold(checks) ? "PASS" : "FAIL",
+                     std::count_if(checks.begin(), checks.end(), failed), checks.size());
+}
+
+}  // namespace
+
+std::string bytes_text(std::int64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} kB", static_cast<double>(bytes) * 1e-3);
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) * 1e-6);
+}
+
+void print_configuration(const std::string& verb, const Scenario& scenario, std::FILE* stream) {
   const ParallelConfig& config = scenario.parallel;
   fmt::print(stream,
              "mladcp {}: {}, {} heads; TP {}, DCP {}: {} group(s), {} heads a rank, {} gathered\n",
-             report.verb, scenario.model, config.heads, config.tp, config.dcp, config.groups(),
+             verb, scenario.model, config.heads, config.tp, config.dcp, config.groups(),
              config.local_heads(), config.gathered_heads());
   fmt::print(stream, "  cache    {}, page {}, interleave {}, k_scale {}; query {}{}\n",
              config.kv_dtype == DType::kE4M3 ? "fp8 (e4m3)" : "bf16", config.page_size,
@@ -103,24 +132,8 @@ void print_configuration(const Report& report, std::FILE* stream) {
              scenario.collective, scenario.seed);
 }
 
-void print_stages(const std::vector<Check>& checks, std::FILE* stream) {
-  fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", "stage", "compared", "ranks",
-             "measured", "bound", "verdict");
-  for (const StageRow& row : stage_rows(checks)) {
-    const bool exact = row.worst->bound == 0.0;
-    fmt::print(stream, "{:<17} {:<44} {:>5} {:>11} {:>11}  {}\n", row.stage, row.name, row.ranks,
-               row.skipped == row.ranks ? "-"
-               : exact                  ? fmt::format("{:.0f} wrong", row.worst->measured)
-                                        : fmt::format("{:.3e}", row.worst->measured),
-               row.skipped == row.ranks ? "-"
-               : exact                  ? "exact"
-                                        : fmt::format("{:.3e}", row.worst->bound),
-               verdict_of(row));
-  }
-}
-
-void print_collectives(const Report& report, std::FILE* stream) {
-  const std::vector<CollectiveRow> rows = collective_rows(report.calls);
+void print_collectives(const std::vector<CallRecord>& calls, std::FILE* stream) {
+  const std::vector<CollectiveRow> rows = collective_rows(calls);
   if (rows.empty()) {
     fmt::print(stream, "\nno collectives (DCP 1)\n");
     return;
@@ -134,20 +147,6 @@ void print_collectives(const Report& report, std::FILE* stream) {
                bytes_text(row.wire_bytes), row.ranks.size());
   }
 }
-
-bool failed(const Check& check) { return check.status == CheckStatus::kFail; }
-
-void print_first_failure(const std::vector<Check>& checks, std::FILE* stream) {
-  const auto first = std::find_if(checks.begin(), checks.end(), failed);
-  if (first != checks.end()) fmt::print(stream, "FAIL {}\n\n", first->message);
-}
-
-std::string verdict_of(const std::vector<Check>& checks) {
-  return fmt::format("{}: {} of {} checks failed", all_hold(checks) ? "PASS" : "FAIL",
-                     std::count_if(checks.begin(), checks.end(), failed), checks.size());
-}
-
-}  // namespace
 
 std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls) {
   std::vector<CollectiveRow> rows;
@@ -168,9 +167,9 @@ std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls)
 
 void print(const Report& report, std::FILE* stream) {
   print_first_failure(report.checks, stream);
-  print_configuration(report, stream);
+  print_configuration(report.verb, report.scenario, stream);
   print_stages(report.checks, stream);
-  print_collectives(report, stream);
+  print_collectives(report.calls, stream);
   fmt::print(stream, "\n{}; {:.2f} s, of which the step {:.2f} s\n", verdict_of(report.checks),
              report.seconds, report.step_seconds);
 }

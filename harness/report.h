@@ -40,6 +40,12 @@ struct DumpReport {
 std::string to_json(const DumpReport& report);
 void print(const DumpReport& report, std::FILE* stream);
 
+// The parts that other verbs' reports share.
+void print_configuration(const std::string& verb, const Scenario& scenario, std::FILE* stream);
+void print_collectives(const std::vector<CallRecord>& calls, std::FILE* stream);
+std::string collectives_json(const std::vector<CallRecord>& calls);  // an array
+std::string bytes_text(std::int64_t bytes);                          // "516.1 kB"
+
 // One line a sequence number: the call with the ranks that made it.
 struct CollectiveRow {
   CollectiveCall call;

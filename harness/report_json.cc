@@ -53,17 +53,22 @@ Json to_json(const CollectiveRow& row) {
           {"ranks", row.ranks}};
 }
 
+Json to_json(const std::vector<CallRecord>& calls) {
+  Json json = Json::array();
+  for (const CollectiveRow& row : collective_rows(calls)) json.push_back(to_json(row));
+  return json;
+}
+
 }  // namespace
+
+std::string collectives_json(const std::vector<CallRecord>& calls) { return to_json(calls).dump(); }
 
 std::string to_json(const Report& report) {
   Json json = {{"schema", "mladcp." + report.verb + "/1"},
                {"verdict", verdict(report.checks)},
                {"scenario", Json::parse(to_json(report.scenario))}};
   json["checks"] = to_json(report.checks);
-  json["collectives"] = Json::array();
-  for (const CollectiveRow& row : collective_rows(report.calls)) {
-    json["collectives"].push_back(to_json(row));
-  }
+  json["collectives"] = to_json(report.calls);
   json["seconds"] = report.seconds;
   json["step_seconds"] = report.step_seconds;
   return json.dump(2);

@@ -12,5 +12,6 @@ void add_run_verb(CLI::App& program, int& status);
 void add_faults_verb(CLI::App& program, int& status);
 void add_check_verb(CLI::App& program, int& status);
 void add_metadata_verb(CLI::App& program, int& status);
+void add_plan_verb(CLI::App& program, int& status);
 
 }  // namespace mladcp
