@@ -136,9 +136,5 @@ void register_cases() {
 
 int main(int argc, char** argv) {
   mladcp::register_cases();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return mladcp::run_gpu_benchmarks(argc, argv);
 }

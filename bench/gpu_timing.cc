@@ -1,6 +1,10 @@
 #include "bench/gpu_timing.h"
 
+#include <benchmark/benchmark.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <exception>
 #include <random>
 
 #include "kernels/device/cuda_error.h"
@@ -105,6 +109,20 @@ double BenchDevice::copy_bytes_per_second() {
 BenchDevice& bench_device() {
   static BenchDevice& device = *new BenchDevice;
   return device;
+}
+
+int run_gpu_benchmarks(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  try {
+    benchmark::AddCustomContext("card", bench_device().device().properties().name);
+    benchmark::RunSpecifiedBenchmarks();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 3;
+  }
+  benchmark::Shutdown();
+  return 0;
 }
 
 }  // namespace mladcp

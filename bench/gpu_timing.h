@@ -58,4 +58,8 @@ class BenchDevice {
 
 BenchDevice& bench_device();
 
+// main() of a benchmark on bench_device(): Google Benchmark's flags; exit status 2 for others, 3
+// with a message when it cannot run, for want of a card above all.
+int run_gpu_benchmarks(int argc, char** argv);
+
 }  // namespace mladcp

@@ -215,4 +215,4 @@ MLADCP_MOVER(rank_sum);
 }  // namespace
 }  // namespace mladcp
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) { return mladcp::run_gpu_benchmarks(argc, argv); }

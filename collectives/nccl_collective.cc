@@ -24,6 +24,11 @@ ncclDataType_t sum_type(DType dtype) {
   return dtype == DType::kF32 ? ncclFloat32 : ncclBfloat16;  // Collective lets no other pass
 }
 
+// NCCL tells that a call does not complete, not for whom it waits.
+std::string peers_of(int rank, int world_size) {
+  return world_size == 2 ? "rank " + std::to_string(1 - rank) : "a peer";
+}
+
 }  // namespace
 
 NcclId make_nccl_id() {
@@ -49,7 +54,7 @@ class NcclCollective::Communicator {
         device_(device),
         timeout_(options.timeout),
         axis_(device),
-        watchdog_(device, options.timeout,
+        watchdog_(device, options.timeout, peers_of(rank, world_size),
                   {[this] { return asynchronous_error(); }, [this] { abort(); }}) {
     if (world_size < 1 || rank < 0 || rank >= world_size) {
       throw InvalidArgument("rank = " + std::to_string(rank) + ": must be in [0, " +
@@ -117,9 +122,7 @@ class NcclCollective::Communicator {
         if (query != ncclSuccess) result = query;
       }
       if (result == ncclInProgress && Clock::now() >= deadline) {
-        watchdog_.fail(NcclWatchdog::Kind::kTimeout,
-                       what + " did not complete within " + std::to_string(timeout_.count()) +
-                           " ms: a peer is missing, dead, or in another collective");
+        watchdog_.fail_late(what);
         watchdog_.expect_no_failure("");
       }
       if (result == ncclInProgress) std::this_thread::yield();

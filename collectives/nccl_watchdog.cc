@@ -20,8 +20,9 @@ bool is_capturing(Stream stream) {
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(CudaDevice& device, std::chrono::milliseconds timeout, Hooks hooks)
-    : device_(device), timeout_(timeout), hooks_(std::move(hooks)) {
+NcclWatchdog::NcclWatchdog(CudaDevice& device, std::chrono::milliseconds timeout,
+                           std::string suspect, Hooks hooks)
+    : device_(device), timeout_(timeout), suspect_(std::move(suspect)), hooks_(std::move(hooks)) {
   for (std::size_t i = 0; i < kEvents; ++i) events_.push_back(device_.create_event());
   free_events_ = events_;
   thread_ = std::thread([this] { poll(); });
@@ -63,6 +64,11 @@ void NcclWatchdog::fail(Kind kind, const std::string& message) {
     failure_ = Failure{kind, message};
   }
   hooks_.on_failure();
+}
+
+void NcclWatchdog::fail_late(const std::string& what) {
+  fail(Kind::kTimeout, what + " did not complete within " + std::to_string(timeout_.count()) +
+                           " ms: " + suspect_ + " is missing, dead, or in another collective");
 }
 
 void NcclWatchdog::expect_no_failure(const char* prefix) const {
@@ -117,8 +123,7 @@ void NcclWatchdog::poll() {
     if (!error.empty()) {
       fail(Kind::kNccl, oldest + ": " + error);
     } else if (late) {
-      fail(Kind::kTimeout, oldest + " did not complete within " + std::to_string(timeout_.count()) +
-                               " ms: a peer is missing, dead, or in another collective");
+      fail_late(oldest);
     }
     lock.lock();
   }

@@ -28,7 +28,9 @@ class NcclWatchdog {
     std::function<void()> on_failure;                 // aborts the communicator
   };
 
-  NcclWatchdog(CudaDevice& device, std::chrono::milliseconds timeout, Hooks hooks);
+  // `suspect`: who is to blame for a call that does not complete ("rank 1", "a peer").
+  NcclWatchdog(CudaDevice& device, std::chrono::milliseconds timeout, std::string suspect,
+               Hooks hooks);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -40,6 +42,9 @@ class NcclWatchdog {
 
   // The group cannot go on.
   void fail(Kind kind, const std::string& message);
+
+  // `what` has taken longer than the timeout.
+  void fail_late(const std::string& what);
 
   // Throws the failure, if there is one; `prefix` before it.
   void expect_no_failure(const char* prefix) const;
@@ -65,6 +70,7 @@ class NcclWatchdog {
 
   CudaDevice& device_;
   const std::chrono::milliseconds timeout_;
+  const std::string suspect_;
   const Hooks hooks_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

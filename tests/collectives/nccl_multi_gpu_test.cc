@@ -84,7 +84,8 @@ TEST(NcclFailures, EarlyReturnTimesOutAndNamesTheCall) {
   });
   EXPECT_EQ(seen.messages[1], "nothing");
   EXPECT_THAT(seen.messages[0], HasSubstr("Timeout all_gather #1 'lse' dim 1 e4m3"));
-  EXPECT_THAT(seen.messages[0], HasSubstr("on rank 0 did not complete within 3000 ms"));
+  EXPECT_THAT(seen.messages[0],
+              HasSubstr("on rank 0 did not complete within 3000 ms: rank 1 is missing, dead"));
   EXPECT_LT(seen.seconds_taken, 30.0);
 }
 
@@ -187,6 +188,14 @@ TEST(NcclGraphs, CollectivesAreCaptured) {
 // name of what the children are to play.
 constexpr const char* kScenario = "MLADCP_TEST_NCCL_SCENARIO";
 
+// 3 when the failure names the survivor's call and the rank that is gone.
+int status_of_failure(const std::string& message, const std::string& call) {
+  const bool named = message.find(call) != std::string::npos;
+  const bool blamed = message.find("rank 1 is missing, dead") != std::string::npos ||
+                      message.find("did not complete") == std::string::npos;
+  return named && blamed ? 3 : 4;
+}
+
 // What a child process does; its exit status is the verdict.
 int run_as_process(const std::string& scenario) {
   const auto environment = launch_environment([](const char* name) { return std::getenv(name); });
@@ -195,14 +204,18 @@ int run_as_process(const std::string& scenario) {
   const Stream stream = cards.stream(environment->local_rank);
   const auto collective = connect_nccl(*environment, device, 0, {seconds(5)});
   const Rank rank{*collective, device, stream};
+  const bool dies = environment->rank == 1;
+  std::string call = "all_gather #0 'query'";
   try {
+    if (scenario == "killed first" && dies) raise(SIGKILL);
     gather(rank);
-    if (scenario == "killed" && environment->rank == 1) raise(SIGKILL);
+    call = "all_gather #1 'lse'";
+    if (scenario == "killed" && dies) raise(SIGKILL);
     gather(rank, "lse");
   } catch (const Timeout& error) {
-    return std::string(error.what()).find("all_gather #1 'lse'") == std::string::npos ? 4 : 3;
+    return status_of_failure(error.what(), call);
   } catch (const NcclError& error) {
-    return std::string(error.what()).find("all_gather #1 'lse'") == std::string::npos ? 4 : 3;
+    return status_of_failure(error.what(), call);
   }
   return 0;
 }
@@ -246,6 +259,13 @@ TEST(NcclProcesses, MeetByTheVariablesOfALauncher) {
 TEST(NcclProcesses, KilledPeerIsAnErrorNotAHang) {
   const Clock::time_point begin = Clock::now();
   EXPECT_EQ(statuses("killed", 29522), (std::vector<int>{3, -SIGKILL}));
+  EXPECT_LT(Clock::now() - begin, seconds(60));
+}
+
+// The first call connects the cards: NCCL waits elsewhere then.
+TEST(NcclProcesses, PeerKilledBeforeItsFirstCallIsAnErrorNotAHang) {
+  const Clock::time_point begin = Clock::now();
+  EXPECT_EQ(statuses("killed first", 29523), (std::vector<int>{3, -SIGKILL}));
   EXPECT_LT(Clock::now() - begin, seconds(60));
 }
 
