@@ -116,12 +116,12 @@ void NcclWatchdog::poll() {
     changed_.wait_for(lock, kPollInterval, [this] { return stopping_; });
     retire_completed();
     if (stopping_ || watched_.empty() || failure_) continue;
-    const std::string oldest = name_of(watched_.front());
+    std::string oldest = name_of(watched_.front());
     const bool late = std::chrono::steady_clock::now() - watched_.front().begin >= timeout_;
     lock.unlock();
     const std::string error = hooks_.asynchronous_error();
     if (!error.empty()) {
-      fail(Kind::kNccl, oldest + ": " + error);
+      fail(Kind::kNccl, oldest.append(": ").append(error));
     } else if (late) {
       fail_late(oldest);
     }
