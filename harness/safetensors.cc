@@ -15,6 +15,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "harness/json_input.h"
 
 namespace mladcp {
 namespace {
@@ -124,6 +125,7 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
 Json parse_header(const std::string& path, const std::string& text) {
   std::set<std::string> names;
   const auto refuse_second = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kDeepestJson) fail(path, "its header nests too deep");
     if (depth == 1 && event == Json::parse_event_t::key &&
         !names.insert(parsed.get<std::string>()).second) {
       fail(path, parsed.get<std::string>(), "named twice in the header");
@@ -188,8 +190,13 @@ double SafetensorsFile::metadata_number(const std::string& key) const {
 }
 
 SafetensorsFile read_safetensors(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  std::ifstream stream(path, std::ios::binary);
   if (!stream) fail(path, "cannot be opened");
+  return read_safetensors(stream, path);
+}
+
+SafetensorsFile read_safetensors(std::istream& stream, const std::string& path) {
+  stream.seekg(0, std::ios::end);
   const auto file_bytes = static_cast<std::uint64_t>(stream.tellg());
   stream.seekg(0);
 

@@ -2,6 +2,7 @@
 // header length, a JSON header, then the bytes of the tensors.
 #pragma once
 
+#include <istream>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct SafetensorsFile {
 // F64, F32, BF16, F8_E4M3, I64, I32, U8 (bytes), more than Shape::kMaxRank axes, and offsets that
 // are out of bounds, do not fit the shape, overlap or leave bytes over.
 SafetensorsFile read_safetensors(const std::string& path);
+// The same of an open stream; `path` is for messages.
+SafetensorsFile read_safetensors(std::istream& stream, const std::string& path);
 
 // Writes contiguous host tensors under their names, largest element size first, so that every
 // tensor is aligned in the file. Throws InvalidArgument for tensors that are not contiguous, not in

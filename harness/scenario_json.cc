@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "harness/json_input.h"
 #include "harness/scenario.h"
 
 namespace mladcp {
@@ -138,12 +139,7 @@ std::string to_json(const Scenario& scenario) {
 }
 
 Scenario scenario_from_json(std::string_view text, std::string_view source) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(fmt::format("{}: not JSON: {}", source, error.what()));
-  }
+  auto json = parse_json<Json>(text, source);
   if (!json.is_object()) {
     throw InvalidArgument(fmt::format("{}: expected one JSON object", source));
   }

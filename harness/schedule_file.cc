@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "harness/json_input.h"
 
 namespace mladcp {
 namespace {
@@ -123,29 +124,24 @@ ForeignSchedule schedule_of(const std::string& where, std::int64_t line, const J
   return schedule;
 }
 
-Json parse(const std::string& where, std::string_view text) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    throw InvalidArgument(where + ": not JSON: " + error.what());
-  }
-}
-
 }  // namespace
 
 std::vector<ForeignSchedule> read_schedules(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream whole;
   whole << file.rdbuf();
-  const std::string text = whole.str();
-  if (!file || text.find_first_not_of(" \t\r\n") == std::string::npos) {
+  return parse_schedules(file ? whole.str() : std::string(), path);
+}
+
+std::vector<ForeignSchedule> parse_schedules(const std::string& text, const std::string& path) {
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
     throw InvalidArgument("schedule file '" + path + "' cannot be read or is empty");
   }
 
   // One object a line exactly when the first line is an object of its own.
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   const std::string first = text.substr(begin, text.find('\n', begin) - begin);
-  if (!Json::accept(first)) return {schedule_of(path, 1, parse(path, text))};
+  if (!Json::accept(first)) return {schedule_of(path, 1, parse_json<Json>(text, path))};
 
   std::vector<ForeignSchedule> schedules;
   std::istringstream lines(text);
@@ -154,7 +150,7 @@ std::vector<ForeignSchedule> read_schedules(const std::string& path) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string where = fmt::format("{}:{}", path, number);
-    schedules.push_back(schedule_of(where, number, parse(where, line)));
+    schedules.push_back(schedule_of(where, number, parse_json<Json>(line, where)));
   }
   return schedules;
 }

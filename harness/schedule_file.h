@@ -31,5 +31,6 @@ struct ForeignSchedule {
 // At least one. InvalidArgument names file, line, field and value of what is not a schedule at all;
 // whether the numbers make sense is for reference/schedule_laws.h to say.
 std::vector<ForeignSchedule> read_schedules(const std::string& path);
+std::vector<ForeignSchedule> parse_schedules(const std::string& text, const std::string& path);
 
 }  // namespace mladcp

@@ -221,6 +221,9 @@ TEST_F(MetadataTest, MalformedFilesNameLineAndField) {
   EXPECT_THAT(message(good + "\n{\"variant\": 3"),
               AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("JSON")));
   EXPECT_THAT(message("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(message("{\"variant\": 1e999}"), HasSubstr("bad.jsonl: not JSON"));
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_THAT(message("{\"variant\": " + deep + "}"), HasSubstr("nests deeper than 64"));
   EXPECT_THAT(message(" \n"), HasSubstr("empty"));
   EXPECT_THAT(message("[1, 2]"), HasSubstr("not an object"));
   const auto spoiled = [&](const char* field, const Json& value) {

@@ -136,6 +136,8 @@ TEST(Safetensors, RefusesFilesThatBreakTheFormat) {
       {"hole", R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3, "begins at byte 1"},
       {"overlap", "{" + a + R"(,"b":{"dtype":"U8","shape":[2],"data_offsets":[7,9]}})", 9, "\"b\""},
       {"metadata", R"({"__metadata__":{"x":1}})", 0, "\"x\" is no string"},
+      {"deep", "{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}", 0,
+       "nests too deep"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);

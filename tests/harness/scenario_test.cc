@@ -45,6 +45,7 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
       {R"({"model": 3})", "key 'model'"},
       {R"([1])", "one JSON object"},
       {R"({"dcp": )", "not JSON"},
+      {R"({"q_scale": 1e999})", "not JSON"},
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal);
@@ -52,6 +53,12 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
     EXPECT_THAT(message, HasSubstr("some.json"));
     EXPECT_THAT(message, HasSubstr(refusal.names));
   }
+}
+
+TEST(Scenario, RefusesJsonTooDeepToPrint) {
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_THAT(message_of([&] { scenario_from_json("{\"dcp\": " + deep + "}", "some.json"); }),
+              HasSubstr("some.json: JSON nests deeper than 64"));
 }
 
 TEST(Scenario, JsonThereAndBackKeepsEveryField) {
