@@ -1,6 +1,6 @@
 #include "tests/collectives/conformance.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "core/error.h"
 #include "tests/support/collective_case.h"
@@ -166,7 +166,8 @@ TEST_P(CollectiveConformance, SumsRepeatBitwiseAndRunInRankOrderWherePromised) {
     for (int i = 0; in_rank_order && i < kPerRank; ++i) {
       float sum = addend(0, rank.collective.rank() * kPerRank + i);
       for (int s = 1; s < n; ++s) sum += addend(s, rank.collective.rank() * kPerRank + i);
-      if (std::memcmp(&sum, first.data() + i * sizeof sum, sizeof sum) != 0) {
+      const auto* wanted = reinterpret_cast<const unsigned char*>(&sum);
+      if (!std::equal(wanted, wanted + sizeof sum, first.data() + i * sizeof sum)) {
         return "element " + std::to_string(i) + " was not added in rank order";
       }
     }

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 class LengthsTest : public ::testing::Test {
  protected:
   std::string write(const std::string& name, const std::string& content) {
-    const std::string path = folder_ + name;
+    std::string path = folder_ + name;
     std::ofstream(path, std::ios::binary) << content;
     written_.push_back(path);
     return path;
