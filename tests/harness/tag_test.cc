@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <string>
 
-#include "harness/fault.h"
 #include "harness/fault_variations.h"
-#include "harness/run_scenario.h"
+#include "tests/harness/catalogue_run.h"
 
 namespace mladcp {
 namespace {
@@ -51,20 +50,6 @@ TEST(Tag, MixedAndUntaggedRowsSayThat) {
   EXPECT_EQ(read(dented, 0), "no token");
 }
 
-// The first failure of the tag probe under a fault of the catalogue.
-Check first_failure(const std::string& fault_name, Scenario scenario) {
-  for (const Fault& fault : fault_catalogue()) {
-    if (fault.name != fault_name) continue;
-    scenario.probes = {"tag"};
-    const Report report =
-        run_scenario(scenario, fault.variation.get(), [](double, std::string_view) {});
-    for (const Check& check : report.checks) {
-      if (check.status == CheckStatus::kFail) return check;
-    }
-  }
-  return {};
-}
-
 TEST(TagProbe, NamesTheRowThatCameInsteadOfTheOneThatShould) {
   struct Case {
     const char* fault;
@@ -79,15 +64,15 @@ TEST(TagProbe, NamesTheRowThatCameInsteadOfTheOneThatShould) {
            Case{"gather-row-tail-lost", "gather", "latent of rank 0 request 1 position 0, RoPE"},
        }) {
     SCOPED_TRACE(c.fault);
-    const Check check = first_failure(c.fault, prefill_fault_scenario());
+    const Check check = first_failure(c.fault, "tag");
     EXPECT_EQ(check.stage, c.stage);
     EXPECT_THAT(check.message, HasSubstr(c.says));
   }
-  const Check query = first_failure("gather-repeats-own", fault_scenario());
+  const Check query = first_failure("gather-repeats-own", "tag");
   EXPECT_EQ(query.stage, "query");
   EXPECT_THAT(query.message, HasSubstr("got head 3 request 0 position"));
   EXPECT_THAT(query.message, HasSubstr("wanted head 0 request 0 position"));
-  const Check cache = first_failure("slot-of-another-request", fault_scenario());
+  const Check cache = first_failure("slot-of-another-request", "tag");
   EXPECT_EQ(cache.stage, "write");
   EXPECT_THAT(cache.message, HasSubstr("request"));
 }

@@ -74,6 +74,7 @@ struct GatherCase {
   const char* what;
   std::int64_t page_size;
   std::int64_t columns;
+  std::int64_t pages;  // of the cache; the table names some
   std::vector<std::int32_t> starts;
   std::vector<std::int32_t> lengths;
   std::int64_t width;
@@ -83,12 +84,12 @@ struct GatherCase {
 // The grid of the upstream kernel test and its siblings. Every code of the cache is random, NaN
 // codes included; pages are shuffled, so that neighbours in the table are not neighbours in memory.
 const std::vector<GatherCase> kGathers = {
-    {"upstream", 16, 4, {3, 17, 5}, {20, 10, 16}, 576, 0},
-    {"empty, single, unaligned", 16, 6, {3, 17, 5, 31}, {0, 1, 63, 4}, 576, 0},
-    {"long, empty first", 64, 512, {0, 0, 0, 0}, {0, 17, 32680, 71}, 40, 0},
-    {"rows inside wider rows", 16, 4, {3, 17, 5}, {20, 10, 16}, 576, 1},
-    {"to the last column", 64, 2, {0, 64, 127}, {128, 64, 1}, 13, 0},
-    {"nothing at all", 64, 2, {0, 64}, {0, 0}, 13, 0},
+    {"upstream", 16, 4, 128, {3, 17, 5}, {20, 10, 16}, 576, 0},
+    {"empty, single, unaligned", 16, 6, 128, {3, 17, 5, 31}, {0, 1, 63, 4}, 576, 0},
+    {"long, empty first", 64, 512, 2048, {0, 0, 0, 0}, {0, 17, 32680, 71}, 40, 0},
+    {"rows inside wider rows", 16, 4, 128, {3, 17, 5}, {20, 10, 16}, 576, 1},
+    {"to the last column", 64, 2, 6, {0, 64, 127}, {128, 64, 1}, 13, 0},
+    {"nothing at all", 64, 2, 4, {0, 64}, {0, 0}, 13, 0},
 };
 
 // Gathers with the operation and, scalar by scalar from the law, into `expected`.
@@ -96,13 +97,13 @@ void gather_both_ways(const GatherCase& c, DType dtype, float scale, const Tenso
                       const TensorView& expected) {
   Numbers numbers(3);
   const auto requests = static_cast<std::int64_t>(c.starts.size());
-  const std::int64_t pages = requests * c.columns;
-  const Tensor wide = host_tensor(dtype, {pages, c.page_size, c.width + c.first_column}, "cache");
+  const Tensor wide = host_tensor(dtype, {c.pages, c.page_size, c.width + c.first_column}, "cache");
   for (std::int64_t i = 0; i < wide.view().bytes(); ++i) {
     wide.as<unsigned char>()[i] = static_cast<unsigned char>(numbers.integer(0, 255));
   }
   const KvCache cache{wide.view().narrow(2, c.first_column, c.width), scale};
-  const std::vector<std::int32_t> table = shuffled_pages(pages, numbers);
+  std::vector<std::int32_t> table = shuffled_pages(c.pages, numbers);
+  table.resize(static_cast<std::size_t>(requests * c.columns));
   const Tensor table_view = table_tensor(table, requests);
   const Chunk chunk = chunk_of_lengths(c.starts, c.lengths);
   CpuCacheOps(2).gather_and_dequantize(out, cache, table_view, chunk.tensors, kHostStream);
