@@ -1,7 +1,7 @@
 // Dense MLA decode on one GPU: time, TFLOP/s, GB/s of decode + combine for a fixed list of shapes.
 //
-//   decode_bench [--lengths FILE] [--json FILE] [--rows SUBSTRING] [--overhead BLOCKS]
-//                [--regimes] [--no-combine] [--hot]
+//   decode_bench [--lengths FILE] [--json FILE] [--rows NAME[,NAME...]] [--overhead BLOCKS]
+//                [--parts PARTS] [--regimes] [--no-combine] [--hot]
 //
 // Timing: 20 launches (decode + combine) over rotating cache sets, captured in one graph; mean of a
 // replay, median of 9 replays. Pages of 64 tokens in random order. --regimes adds burst (first 50
@@ -131,7 +131,7 @@ class Arena {
                              static_cast<std::size_t>(kMaxRows) * kD / 4);
     out = device_alloc<std::uint16_t>(static_cast<std::size_t>(kMaxRows) * kL);
     lse = device_alloc<float>(kMaxRows);
-    partial_out = device_alloc<float>(static_cast<std::size_t>(kMaxPartialRows) * kL);
+    partial_out = device_alloc<std::uint16_t>(static_cast<std::size_t>(kMaxPartialRows) * kL);
     partial_lse = device_alloc<float>(kMaxPartialRows);
     order.resize(pages);
     std::iota(order.begin(), order.end(), 0);
@@ -147,7 +147,7 @@ class Arena {
   std::uint8_t* query;
   std::uint16_t* out;
   float* lse;
-  float* partial_out;
+  std::uint16_t* partial_out;
   float* partial_lse;
   std::vector<std::int32_t> order;
 };
@@ -162,7 +162,7 @@ struct Stats {
 class Problem {
  public:
   Problem(const Arena& arena, const std::vector<std::int32_t>& lengths, int heads, int q_len,
-          int overhead, bool combine, std::size_t hot_pages, cudaStream_t stream)
+          int overhead, int parts_wanted, bool combine, std::size_t hot_pages, cudaStream_t stream)
       : stream_(stream) {
     const int batch = static_cast<int>(lengths.size());
     std::size_t columns = 0;
@@ -189,7 +189,8 @@ class Problem {
     int sms = 0;
     check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), "attributes");
     const int tile = sm90_fp8_decode_tile_rows(q_len, heads);
-    const int num_parts = std::max(1, sms / ((q_len * heads + tile - 1) / tile));
+    const int num_parts =
+        parts_wanted > 0 ? parts_wanted : std::max(1, sms / ((q_len * heads + tile - 1) / tile));
     std::vector<std::int32_t> parts(static_cast<std::size_t>(num_parts) * kPartFields);
     std::vector<std::int32_t> splits(lengths.size() + 1);
     ScheduleParams schedule;
@@ -230,6 +231,7 @@ class Problem {
     p.lse_row_stride = heads;
     p.partial_out = arena.partial_out;
     p.partial_lse = arena.partial_lse;
+    p.f16_partials = true;
 
     // As many sets as launches, each the next run of the shuffled pages, wrapping round the pool.
     std::size_t at = 0;
@@ -335,6 +337,16 @@ std::vector<std::int32_t> shape_lengths(int batch, int keys,
   return {trace.begin(), trace.begin() + std::min<std::ptrdiff_t>(batch, std::ssize(trace))};
 }
 
+// Whether one of the comma-separated parts of `filter` occurs in `name`; an empty filter takes all.
+bool is_wanted(const std::string& filter, const std::string& name) {
+  std::stringstream parts(filter);
+  std::string part;
+  while (std::getline(parts, part, ',')) {
+    if (name.find(part) != std::string::npos) return true;
+  }
+  return filter.empty();
+}
+
 // The column of context lengths of a trace: ContextTokens or input_tokens.
 std::vector<std::int32_t> read_lengths(const std::string& path) {
   std::ifstream file(path);
@@ -370,6 +382,7 @@ int run(int argc, char** argv) {
   std::string json_path;
   std::string rows_filter;
   int overhead = -1;  // what the kernel asks for
+  int parts = 0;      // as many as fill the card
   bool regimes = false;
   bool combine = true;
   std::size_t hot_pages = SIZE_MAX;
@@ -382,6 +395,7 @@ int run(int argc, char** argv) {
     if (argument == "--json") json_path = value();
     if (argument == "--rows") rows_filter = value();
     if (argument == "--overhead") overhead = std::atoi(value().c_str());
+    if (argument == "--parts") parts = std::atoi(value().c_str());
     if (argument == "--regimes") regimes = true;
     if (argument == "--no-combine") combine = false;
     if (argument == "--hot") hot_pages = 600;
@@ -411,10 +425,11 @@ int run(int argc, char** argv) {
   for (const Shape& s : kShapes) {
     char name[64];
     std::snprintf(name, sizeof name, "B%d S%d H%d Q%d", s.batch, s.keys, s.heads, s.q_len);
-    if (!rows_filter.empty() && std::string(name).find(rows_filter) == std::string::npos) continue;
+    if (!is_wanted(rows_filter, name)) continue;
     const std::vector<std::int32_t> lengths = shape_lengths(s.batch, s.keys, trace);
     if (lengths.empty()) continue;
-    Problem problem(arena, lengths, s.heads, s.q_len, overhead, combine, hot_pages, stream);
+    Problem problem(arena, lengths, s.heads, s.q_len, overhead, parts, combine, hot_pages,
+                    stream);
     const Stats r = problem.median();
     const double ratio = s.fp8_us / r.us;
     log_ratio += std::log(ratio);
@@ -434,8 +449,8 @@ int run(int argc, char** argv) {
                 "heads", "us", "TFLOP/s", "GB/s", "x fp8", "us", "TFLOP/s", "GB/s", "x fp8");
     int n = 0;
     for (const RegimeShape& s : kRegimes) {
-      Problem problem(arena, shape_lengths(s.batch, s.keys, trace), s.heads, 1, overhead, combine,
-                      hot_pages, stream);
+      Problem problem(arena, shape_lengths(s.batch, s.keys, trace), s.heads, 1, overhead, parts,
+                      combine, hot_pages, stream);
       problem.replay();
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       const Stats burst = problem.window(0.0, 0.05);

@@ -217,13 +217,15 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   p.lse = lse.as<float>();
   p.lse_row_stride = lse.strides[0];
   p.lse_head_stride = lse.strides[1];
-  p.partial_out = reinterpret_cast<float*>(bytes + scratch.query_bytes);
+  p.partial_out = bytes + scratch.query_bytes;
   p.partial_lse = reinterpret_cast<float*>(bytes + scratch.query_bytes + scratch.out_bytes);
   const bool hopper =
       kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
+  p.f16_partials = true;
   if (hopper && sm90_fp8_decode_refusal(p).empty()) {
     launch_sm90_fp8_decode(p, cuda_stream(stream));
   } else {
+    p.f16_partials = false;
     launch_generic_decode(p, device_.properties().max_shared_bytes_per_block, stream);
   }
   launch_decode_combine(p, cuda_stream(stream));

@@ -85,11 +85,14 @@ struct DecodeParams {
   // Partials of requests with more than one split, written by the attention kernel and merged by
   // the combine kernel: partial_out fp32 [S, max_rows_per_request * H, L], normalised and
   // multiplied by output_scale; partial_lse [S, max_rows_per_request * H], natural log, -inf where
-  // the split has no visible key (partial_out then holds zeros). Split index num_splits[b] + split,
+  // the split has no visible key (partial_out then holds zeros). With f16_partials the values are
+  // f16 at the same indices and not multiplied by output_scale, so that none passes the largest
+  // code of the cache: half the traffic for an error of 2^-12. Split index num_splits[b] + split,
   // row index (t - row_begin[b]) * H + h, S = decode_max_splits(B, num_parts). Only splits that the
   // schedule uses are touched.
-  float* partial_out;
+  void* partial_out;
   float* partial_lse;
+  bool f16_partials;
 };
 
 // Every part has at most one piece that does not start its request.

@@ -44,6 +44,7 @@ int generic_decode_shared_bytes(DType cache_dtype, int stages) {
 void launch_generic_decode(const DecodeParams& p, int max_shared_bytes, Stream stream) {
   using enum DType;
   const cudaStream_t cuda = cuda_stream(stream);
+  if (p.f16_partials) throw InvalidArgument("generic decode writes fp32 partials");
   if (p.query_dtype == kBF16 && p.cache_dtype == kBF16)
     return launch<kBF16, kBF16>(p, max_shared_bytes, cuda);
   if (p.query_dtype == kE4M3 && p.cache_dtype == kE4M3)

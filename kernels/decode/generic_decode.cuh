@@ -514,7 +514,7 @@ class Worker {
                 (index % p_.num_heads) * p_.out_head_stride + first_dim;
     float* partial =
         whole ? nullptr
-              : p_.partial_out + partial_row(piece, index) * kDecodeLatentRank + first_dim;
+              : static_cast<float*>(p_.partial_out) + partial_row(piece, index) * kDecodeLatentRank + first_dim;
     // A row that saw nothing gives 0, whatever was accumulated.
     const auto value = [&](int n, int i) {
       return factor == 0.0F ? 0.0F : out_[m][n][2 * lower + i] * factor;

@@ -56,15 +56,28 @@ metadata::Plan plan_for(const MetadataParams& params, std::int64_t shared_bytes)
   return plan;
 }
 
+void launch_few(const MetadataParams& params, Stream stream) {
+  const metadata::KernelParams kernel{
+      params, metadata::Plan(params.requests, params.num_parts, params.overhead_blocks, 1),
+      FastDivisor(static_cast<std::uint32_t>(params.block)),
+      FastDivisor(static_cast<std::uint32_t>(params.num_parts))};
+  metadata::metadata_few_kernel<<<1, metadata::kFewThreads, 0, cuda_stream(stream)>>>(kernel);
+  check_launch("metadata_few_kernel");
+}
+
 }  // namespace
 
 void launch_metadata(const MetadataParams& params, Stream stream) {
   expect_supported(params);
+  if (params.requests <= metadata::kFewRequests && params.num_parts <= metadata::kFewParts) {
+    return launch_few(params, stream);
+  }
   constexpr int kStaticBytes = 1024;  // what the scan takes, rounded up
   const metadata::KernelParams kernel{
       params,
       plan_for(params, device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kStaticBytes),
-      FastDivisor(static_cast<std::uint32_t>(params.block))};
+      FastDivisor(static_cast<std::uint32_t>(params.block)),
+      FastDivisor(static_cast<std::uint32_t>(params.num_parts))};
   check_cuda(cudaFuncSetAttribute(metadata::metadata_kernel,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.plan.bytes),
              "cudaFuncSetAttribute(metadata_kernel)");

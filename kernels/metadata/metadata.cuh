@@ -63,6 +63,7 @@ struct KernelParams {
   MetadataParams given;
   Plan plan;
   FastDivisor block;
+  FastDivisor parts;
 };
 
 // Quotients below 2^16 by one divisor: a float estimate is off by one at most.
@@ -192,8 +193,9 @@ __device__ inline int drift_of(int p, const unsigned short* path, const Plan& pl
   return path[s * plan.walks + plan.walk(k, c) + drift];
 }
 
-__device__ inline void write_part(const KernelParams& params, int p, const int* at,
-                                  const int* offset, const SmallDivisor& by_step) {
+// `lengths`: of the requests, in global or shared memory.
+__device__ inline void write_part(const KernelParams& params, int p, const int* lengths,
+                                  const int* at, const int* offset, const SmallDivisor& by_step) {
   const MetadataParams& given = params.given;
   const bool tokens = given.dialect == ScheduleDialect::kTokens;
   const int unit = tokens ? given.block : 1;
@@ -202,7 +204,7 @@ __device__ inline void write_part(const KernelParams& params, int p, const int* 
   const int cut = offset[p + 1];
   int end = cut * unit;
   if (cut == 0 && next > 0) {
-    const int length = max(0, given.lengths[next - 1]);
+    const int length = max(0, lengths[next - 1]);
     end = tokens || length == 0 ? length : scheduled(length, params);
   }
   const int split = offset[p] == 0 ? 0 : by_step.quotient(offset[p] - 1) + 1;
@@ -218,12 +220,28 @@ __device__ inline void write_splits(const MetadataParams& given, const int* at,
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) given.num_splits[0] = 0;
 #pragma unroll 4
-  for (int j = 1 + thread; j <= given.requests; j += kThreads) {
+  for (int j = 1 + thread; j <= given.requests; j += static_cast<int>(blockDim.x)) {
     const int p = last_up_to(at, given.num_parts - 1, j - 1);
     int sum = j + __popc(cuts[p / 32] & (0xffffffffU >> (31 - p % 32)));
     for (int w = 0; w < p / 32; ++w) sum += __popc(cuts[w]);
     given.num_splits[j] = sum;
   }
+}
+
+// Where part `thread` of the block starts, "part P" behind the last request: into at, offset and
+// the bits of cuts.
+__device__ inline void locate_part(int position, bool exists, const int* starts, int requests,
+                                   int* at, int* offset, unsigned* cuts) {
+  const int thread = static_cast<int>(threadIdx.x);
+  bool cut = false;
+  if (exists) {
+    const int request = last_up_to(starts, requests, position);
+    at[thread] = request;
+    offset[thread] = position - starts[request];
+    cut = position > starts[request];
+  }
+  const unsigned ballot = __ballot_sync(0xffffffffU, cut);
+  if (thread % 32 == 0) cuts[thread / 32] = ballot;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -249,24 +267,166 @@ __global__ void __launch_bounds__(kThreads)
   walk_chunks(path, jump, plan, parts, c);
   __syncthreads();
 
-  // Where each part starts; "part P" starts behind the last request.
-  bool cut = false;
-  if (thread <= parts) {
-    const int position =
-        thread < parts ? min(total, thread * step + drift_of(thread, path, plan, c)) : total;
-    const int request = last_up_to(starts, requests, position);
-    at[thread] = request;
-    offset[thread] = position - starts[request];
-    cut = position > starts[request];
-  }
-  const unsigned ballot = __ballot_sync(0xffffffffU, cut);
-  if (thread % 32 == 0) cuts[thread / 32] = ballot;
+  const int position =
+      thread < parts ? min(total, thread * step + drift_of(thread, path, plan, c)) : total;
+  locate_part(position, thread <= parts, starts, requests, at, offset, cuts);
   __syncthreads();
 
   // Parts from the last thread down, requests from the first up: few of both run side by side.
   const int part = kThreads - 1 - thread;
-  if (part < parts) write_part(params, part, at, offset, by_step);
+  if (part < parts) write_part(params, part, params.given.lengths, at, offset, by_step);
   write_splits(params.given, at, cuts);
+}
+
+// --- Few requests
+//
+// A part that starts at W[k] is followed by parts at W[k] + i S until one ends at a start again:
+// for the smallest i >= 1 with a W[j] in (W[k] + i S, W[k] + i S + c]. No window holds two, as
+// starts lie at least c apart. All pairs of starts are tried at once; then hops are doubled, and
+// each part takes the binary digits of its number of hops from the first start.
+
+inline constexpr int kFewRequests = 256;
+inline constexpr int kFewThreads = 512;
+inline constexpr int kFewParts = kFewThreads - 1;
+inline constexpr int kHopLevels = 9;  // 2^9 hops and more: no chain has as many as 257 starts
+inline constexpr int kNoHop = 0x7FFF;
+
+// A hop to start `to` past `parts` parts, or kNoHop parts when there is none.
+struct Hop {
+  int packed;
+  __device__ Hop(int parts, int to) : packed(min(parts, kNoHop) << 16 | to) {}
+  __device__ explicit Hop(int p) : packed(p) {}
+  __device__ int parts() const { return packed >> 16; }
+  __device__ int to() const { return packed & 0xFFFF; }
+};
+
+struct FewShared {
+  int4 residue[kFewRequests / 4 + 1];  // W[j] mod S, in fours
+  int starts[kFewRequests + 4];
+  int lengths[kFewRequests];
+  int hop[kHopLevels][kFewRequests + 1];
+  int at[kFewThreads];
+  int offset[kFewThreads];
+  unsigned cuts[kFewThreads / 32];
+  int warp_cost[kFewRequests / 32];
+};
+
+// W of all requests into shared.starts, the lengths into shared.lengths; returns W[B].
+__device__ inline int lay_out_few(const KernelParams& params, FewShared& shared) {
+  const int requests = params.given.requests;
+  const int thread = static_cast<int>(threadIdx.x);
+  int cost = 0;
+  if (thread < requests) {
+    const int length = params.given.lengths[thread];
+    shared.lengths[thread] = length;
+    cost = params.given.overhead_blocks + scheduled(length, params);
+  }
+  int sum = cost;
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const int before = __shfl_up_sync(0xffffffffU, sum, lanes);
+    if (thread % 32 >= lanes) sum += before;
+  }
+  if (thread % 32 == 31 && thread < kFewRequests) shared.warp_cost[thread / 32] = sum;
+  __syncthreads();
+  int total = 0;
+  int start = sum - cost;
+#pragma unroll
+  for (int w = 0; w < kFewRequests / 32; ++w) {
+    const int of_warp = shared.warp_cost[w];
+    if (w < thread / 32) start += of_warp;
+    total += of_warp;
+  }
+  if (thread <= requests) shared.starts[thread] = thread < requests ? start : total;
+  return total;
+}
+
+// The first start that a chain from start k ends a part at.
+__device__ inline Hop find_hop(const FewShared& shared, int k, int slice, int slices, int requests,
+                               int c, int step, const SmallDivisor& by_step) {
+  const int own = reinterpret_cast<const int*>(shared.residue)[k];
+  const int reach = shared.starts[k] + step;
+  // Windows as wide as a step leave no gap: every start beyond the first step is in one.
+  const unsigned width = step <= c ? 0xffffffffU : static_cast<unsigned>(c);
+  int first = requests + 1;
+  for (int four = (k + 1) / 4 + slice; 4 * four <= requests && first > requests; four += slices) {
+    const int4 r = shared.residue[four];
+    const int residue[4] = {r.x, r.y, r.z, r.w};
+#pragma unroll
+    for (int e = 3; e >= 0; --e) {
+      const int apart = residue[e] - own;
+      const bool in_window = static_cast<unsigned>(apart - 1) < width ||
+                             static_cast<unsigned>(apart + step - 1) < width;
+      const int j = 4 * four + e;
+      if (in_window && j <= requests && shared.starts[j] > reach) first = j;
+    }
+  }
+  for (int lanes = slices / 2; lanes > 0; lanes /= 2) {
+    first = min(first, __shfl_xor_sync(0xffffffffU, first, lanes));
+  }
+  if (first > requests) return {kNoHop, requests};
+  const int beyond = shared.starts[first] - shared.starts[k] - c;
+  return {beyond > 0 ? by_step.quotient(beyond - 1) + 1 : 1, first};
+}
+
+__global__ void __launch_bounds__(kFewThreads)
+    metadata_few_kernel(const __grid_constant__ KernelParams params) {
+  __shared__ FewShared shared;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int requests = params.given.requests;
+  const int parts = params.given.num_parts;
+  const int c = params.given.overhead_blocks;
+
+  const int total = lay_out_few(params, shared);
+  const int step =
+      total > 0 ? static_cast<int>(params.parts.quotient(static_cast<unsigned>(total - 1))) + 1 : 1;
+  const SmallDivisor by_step(step);
+  if (thread <= requests) {
+    const int start = shared.starts[thread];  // its own
+    reinterpret_cast<int*>(shared.residue)[thread] = start - by_step.quotient(start) * step;
+  }
+  __syncthreads();
+
+  const int slices = requests <= kFewThreads / 4 ? 4 : 2;  // threads that share a start
+  for (int k = thread / slices; k < (requests + 31) / 32 * 32; k += kFewThreads / slices) {
+    const Hop hop = find_hop(shared, min(k, requests), thread % slices, slices, requests, c, step,
+                             by_step);
+    if (thread % slices == 0 && k < requests) shared.hop[0][k] = hop.packed;
+  }
+  if (thread == 0) shared.hop[0][requests] = Hop(kNoHop, requests).packed;
+  __syncthreads();
+  const int levels = 32 - __clz(min(requests, parts));
+  for (int level = 1; level < levels; ++level) {
+    if (thread <= requests) {
+      const Hop near(shared.hop[level - 1][thread]);
+      const Hop far(shared.hop[level - 1][near.to()]);
+      shared.hop[level][thread] = Hop(near.parts() + far.parts(), far.to()).packed;
+    }
+    __syncthreads();
+  }
+
+  int start = 0;
+  int passed = 0;
+  if (thread < parts) {
+    for (int level = levels - 1; level >= 0; --level) {
+      const Hop hop(shared.hop[level][start]);
+      if (passed + hop.parts() <= thread) {
+        passed += hop.parts();
+        start = hop.to();
+      }
+    }
+  }
+  const int position =
+      thread < parts ? min(total, shared.starts[start] + (thread - passed) * step) : total;
+  locate_part(position, thread <= parts, shared.starts, requests, shared.at, shared.offset,
+              shared.cuts);
+  __syncthreads();
+
+  const int part = kFewThreads - 1 - thread;
+  if (part < parts) {
+    write_part(params, part, shared.lengths, shared.at, shared.offset, by_step);
+  }
+  write_splits(params.given, shared.at, shared.cuts);
 }
 
 }  // namespace mladcp::metadata

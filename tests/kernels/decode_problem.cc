@@ -259,8 +259,9 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   const DeviceBytes d_out(out_canary);
   const DeviceBytes d_lse(lse_canary);
   const DeviceBytes d_partial_lse(partial_poison);
-  const DeviceBytes d_partial_out(partial_poison.size() * kL * sizeof(float));
-  check_cuda(cudaMemset(d_partial_out.as<void>(), 0xFF, partial_poison.size() * kL * sizeof(float)),
+  const std::size_t partial_bytes = partial_poison.size() * kL * 2;
+  const DeviceBytes d_partial_out(partial_bytes);
+  check_cuda(cudaMemset(d_partial_out.as<void>(), 0xFF, partial_bytes),
              "cudaMemset");
 
   DecodeParams params{};
@@ -294,7 +295,8 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   params.lse = d_lse.as<float>();
   params.lse_row_stride = p.heads + kPadHeads;
   params.lse_head_stride = 1;
-  params.partial_out = d_partial_out.as<float>();
+  params.partial_out = d_partial_out.as<void>();
+  params.f16_partials = true;
   params.partial_lse = d_partial_lse.as<float>();
 
   cudaStream_t stream = nullptr;

@@ -350,6 +350,8 @@ TEST_F(Sm90DecodeTest, RefusesWhatItCannotRead) {
   p.page_size = 64;
   EXPECT_NE(sm90_fp8_decode_refusal(p), "");
   p.query_dtype = DType::kE4M3;
+  EXPECT_NE(sm90_fp8_decode_refusal(p).find("f16_partials"), std::string::npos);
+  p.f16_partials = true;
   EXPECT_EQ(sm90_fp8_decode_refusal(p), "");
   p.page_size = 32;
   EXPECT_THROW(launch_sm90_fp8_decode(p, nullptr), Unsupported);

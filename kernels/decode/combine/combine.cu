@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "kernels/decode/combine/combine.h"
 #include "kernels/device/cuda_error.h"
@@ -78,7 +79,7 @@ struct RowWork {
   SplitRequest r;
   int row;
   std::int64_t split_stride;  // rows between a row's partials
-  const float* values;        // partial of split 0
+  std::int64_t values;        // index of the partial of split 0
   const float* lse;
 };
 
@@ -89,14 +90,34 @@ __device__ __forceinline__ RowWork find_row(const DecodeParams& p, bool by_part,
   w.work = w.r.num_splits >= 2 && row < w.r.rows;
   w.split_stride = static_cast<std::int64_t>(p.max_rows_per_request) * p.num_heads;
   const std::int64_t first = w.r.first_split * w.split_stride + row;
-  w.values = p.partial_out + first * kDecodeLatentRank;
+  w.values = first * kDecodeLatentRank;
   w.lse = p.partial_lse + first;
   return w;
 }
 
-__device__ __forceinline__ float4 load_value(const RowWork& w, int split, int dim) {
-  return __ldcg(
-      reinterpret_cast<const float4*>(w.values + split * w.split_stride * kDecodeLatentRank + dim));
+// Four values of a partial, as they lie in memory.
+template <bool kF16>
+using Raw4 = std::conditional_t<kF16, uint2, float4>;
+
+template <bool kF16>
+__device__ __forceinline__ Raw4<kF16> load_value(const DecodeParams& p, const RowWork& w, int split,
+                                                 int dim) {
+  return __ldcg(static_cast<const Raw4<kF16>*>(p.partial_out) +
+                (w.values + split * w.split_stride * kDecodeLatentRank + dim) / 4);
+}
+
+__device__ __forceinline__ float4 widen(const float4& v) { return v; }
+__device__ __forceinline__ float4 widen(const uint2& v) {
+  float4 r;
+  asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %2;\n"
+      "cvt.f32.f16 %0, lo;\ncvt.f32.f16 %1, hi;\n}\n"
+      : "=f"(r.x), "=f"(r.y)
+      : "r"(v.x));
+  asm("{\n.reg .b16 lo, hi;\nmov.b32 {lo, hi}, %2;\n"
+      "cvt.f32.f16 %0, lo;\ncvt.f32.f16 %1, hi;\n}\n"
+      : "=f"(r.z), "=f"(r.w)
+      : "r"(v.y));
+  return r;
 }
 
 // LSEs of a chunk of splits (kWords a lane) become weights relative to the largest so far.
@@ -123,8 +144,8 @@ struct RunningMerge {
     maximum = largest;
     return scale;
   }
-  __device__ __forceinline__ float inverse() const {
-    return weight_sum > 0.0F ? 1.0F / weight_sum : 0.0F;
+  __device__ __forceinline__ float inverse(float output_scale) const {
+    return weight_sum > 0.0F ? output_scale / weight_sum : 0.0F;
   }
   __device__ __forceinline__ float lse() const {
     return weight_sum > 0.0F ? maximum + __logf(weight_sum) : kEmpty;
@@ -148,19 +169,21 @@ __device__ __forceinline__ RowTarget row_target(const DecodeParams& p, const Row
           p.lse + t * p.lse_row_stride + head * p.lse_head_stride};
 }
 
-// Few rows, many splits: a block takes 128 dims of one row, each of its 16 warps every 16th split.
-// The LSEs of a row lie far apart, so one warp reads them for all.
+// Few rows, many splits: a block takes kSliceCount slices of 128 dims of one row, each of its 16
+// warps every 16th split. The LSEs of a row lie far apart, so one warp reads them for all.
 constexpr int kDeepWarps = 16;
 constexpr int kDeepAhead = 9;
 constexpr int kDeepChunk = kDeepWarps * kDeepAhead;
 
+template <bool kF16, int kSliceCount>
 __global__ void __launch_bounds__(kDeepWarps * 32, 2)
     combine_deep_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
   __shared__ float weight[kDeepChunk];
   __shared__ float rescale;
-  __shared__ float4 part[kDeepWarps][32];
+  __shared__ float4 part[kDeepWarps][kSliceCount][32];
+  constexpr int kBlocksPerRow = kSlices / kSliceCount;
   allow_dependent_grid();
-  const RowWork w = find_row(p, by_part, blockIdx.x / kSlices);
+  const RowWork w = find_row(p, by_part, blockIdx.x / kBlocksPerRow);
   if (!w.work) {
     // One block of the grid always waits: otherwise a grid with nothing to merge could complete
     // before the decode kernel does, and what follows on the stream would overtake that.
@@ -170,11 +193,11 @@ __global__ void __launch_bounds__(kDeepWarps * 32, 2)
   const RowTarget target = row_target(p, w);
   const int warp = threadIdx.x >> 5;
   const int lane = threadIdx.x & 31;
-  const int dim = blockIdx.x % kSlices * kSlice + lane * 4;
+  const int dim = blockIdx.x % kBlocksPerRow * (kSlice * kSliceCount) + lane * 4;
   wait_for_upstream_grid();
 
   RunningMerge merge;
-  float4 sum = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+  float4 sum[kSliceCount] = {};
   for (int base = 0; base < w.r.num_splits; base += kDeepChunk) {
     const int count = min(kDeepChunk, w.r.num_splits - base);
     constexpr int kWords = (kDeepChunk + 31) / 32;
@@ -186,11 +209,14 @@ __global__ void __launch_bounds__(kDeepWarps * 32, 2)
         word[k] = s < count ? __ldcg(w.lse + (base + s) * w.split_stride) : kEmpty;
       }
     }
-    float4 value[kDeepAhead];
+    Raw4<kF16> value[kDeepAhead][kSliceCount];
 #pragma unroll
     for (int i = 0; i < kDeepAhead; ++i) {
       const int s = warp + kDeepWarps * i;
-      if (s < count) value[i] = load_value(w, base + s, dim);
+#pragma unroll
+      for (int c = 0; c < kSliceCount; ++c) {
+        if (s < count) value[i][c] = load_value<kF16>(p, w, base + s, dim + c * kSlice);
+      }
     }
     if (warp == 0) {
       const float scale = merge.add_chunk(word);
@@ -201,27 +227,34 @@ __global__ void __launch_bounds__(kDeepWarps * 32, 2)
       if (lane == 0) rescale = scale;
     }
     __syncthreads();
-    if (base > 0) scale_by(sum, rescale);
 #pragma unroll
-    for (int i = 0; i < kDeepAhead; ++i) {
-      const int s = warp + kDeepWarps * i;
-      if (s < count) add_scaled(sum, weight[s], value[i]);
+    for (int c = 0; c < kSliceCount; ++c) {
+      if (base > 0) scale_by(sum[c], rescale);
+#pragma unroll
+      for (int i = 0; i < kDeepAhead; ++i) {
+        const int s = warp + kDeepWarps * i;
+        if (s < count) add_scaled(sum[c], weight[s], widen(value[i][c]));
+      }
     }
     if (base + kDeepChunk < w.r.num_splits) __syncthreads();
   }
-  part[warp][lane] = sum;
+#pragma unroll
+  for (int c = 0; c < kSliceCount; ++c) part[warp][c][lane] = sum[c];
   __syncthreads();
   if (warp != 0) return;
 #pragma unroll
-  for (int i = 1; i < kDeepWarps; ++i) add_scaled(sum, 1.0F, part[i][lane]);
-  scale_by(sum, merge.inverse());
-  store_bf16x4(target.out + dim, sum);
+  for (int c = 0; c < kSliceCount; ++c) {
+#pragma unroll
+    for (int i = 1; i < kDeepWarps; ++i) add_scaled(sum[c], 1.0F, part[i][c][lane]);
+    scale_by(sum[c], merge.inverse(kF16 ? p.output_scale : 1.0F));
+    store_bf16x4(target.out + dim + c * kSlice, sum[c]);
+  }
   if (dim == 0) *target.lse = merge.lse();
 }
 
 // A warp takes kSliceCount slices of 128 dims of a row, with kAhead splits in flight.
 constexpr int kRowWarps = 8;
-template <int kSliceCount, int kAhead>
+template <bool kF16, int kSliceCount, int kAhead>
 __device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part) {
   static_assert(32 % kAhead == 0);
   constexpr int kWarpsPerRow = kSlices / kSliceCount;
@@ -244,13 +277,13 @@ __device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part
     float word[1] = {lane < count ? __ldcg(w.lse + (base + lane) * w.split_stride) : kEmpty};
 #pragma unroll 1
     for (int group = 0; group < count; group += kAhead) {
-      float4 value[kAhead][kSliceCount];
+      Raw4<kF16> value[kAhead][kSliceCount];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
         for (int c = 0; c < kSliceCount; ++c) {
           if (group + i < count) {
-            value[i][c] = load_value(w, base + group + i, dim + c * kSlice);
+            value[i][c] = load_value<kF16>(p, w, base + group + i, dim + c * kSlice);
           }
         }
       }
@@ -264,26 +297,52 @@ __device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part
         const float weight = __shfl_sync(~0U, word[0], group + i);
 #pragma unroll
         for (int c = 0; c < kSliceCount; ++c) {
-          if (group + i < count) add_scaled(sum[c], weight, value[i][c]);
+          if (group + i < count) add_scaled(sum[c], weight, widen(value[i][c]));
         }
       }
     }
   }
 #pragma unroll
   for (int c = 0; c < kSliceCount; ++c) {
-    scale_by(sum[c], merge.inverse());
+    scale_by(sum[c], merge.inverse(kF16 ? p.output_scale : 1.0F));
     store_bf16x4(target.out + dim + c * kSlice, sum[c]);
   }
   if (dim == 0) *target.lse = merge.lse();
 }
 
+template <bool kF16>
 __global__ void __launch_bounds__(kRowWarps * 32, 3)
     combine_medium_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
-  combine_rows<1, 8>(p, by_part);
+  combine_rows<kF16, kF16 ? 2 : 1, 8>(p, by_part);
 }
+template <bool kF16>
 __global__ void __launch_bounds__(kRowWarps * 32, 3)
     combine_wide_kernel(const __grid_constant__ DecodeParams p, bool by_part) {
-  combine_rows<kSlices, 2>(p, by_part);
+  combine_rows<kF16, kSlices, kF16 ? 4 : 2>(p, by_part);
+}
+
+using CombineKernel = void (*)(DecodeParams, bool);
+
+struct Combine {
+  CombineKernel kernel;
+  int threads;
+  int blocks;  // for the rows of one request
+};
+
+// `depth`: splits of an average request.
+template <bool kF16>
+Combine choose_combine(int depth, int rows) {
+  const auto row_blocks = [](int warps) { return (warps + kRowWarps - 1) / kRowWarps; };
+  if (depth < 4) return {combine_wide_kernel<kF16>, 32 * kRowWarps, row_blocks(rows)};
+  if (depth < 24) {
+    return {combine_medium_kernel<kF16>, 32 * kRowWarps,
+            row_blocks(rows * (kF16 ? kSlices / 2 : kSlices))};
+  }
+  // More blocks for few rows, larger ones where all of them together fill the card anyway.
+  if constexpr (kF16) {
+    if (rows > 32) return {combine_deep_kernel<kF16, 2>, 32 * kDeepWarps, rows * kSlices / 2};
+  }
+  return {combine_deep_kernel<kF16, 1>, 32 * kDeepWarps, rows * kSlices};
 }
 
 }  // namespace
@@ -300,23 +359,18 @@ void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
   check_cuda(cudaGetDevice(&device), "decode_combine");
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
              "decode_combine");
-  const bool deep = depth >= 24;
-  const bool medium = !deep && depth >= 4;
-  const int units = deep ? rows * kSlices : ((medium ? rows * kSlices : rows) + 7) / kRowWarps;
+  const Combine combine =
+      p.f16_partials ? choose_combine<true>(depth, rows) : choose_combine<false>(depth, rows);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(units), static_cast<unsigned>(candidates));
-  config.blockDim = dim3(32 * (deep ? kDeepWarps : kRowWarps));
+  config.gridDim = dim3(static_cast<unsigned>(combine.blocks), static_cast<unsigned>(candidates));
+  config.blockDim = dim3(static_cast<unsigned>(combine.threads));
   config.stream = stream;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = major >= 9 ? 1 : 0;
-  check_cuda(cudaLaunchKernelEx(&config,
-                                deep     ? combine_deep_kernel
-                                : medium ? combine_medium_kernel
-                                         : combine_wide_kernel,
-                                p, by_part),
+  check_cuda(cudaLaunchKernelEx(&config, combine.kernel, p, by_part),
              "decode_combine: launch");
 }
 

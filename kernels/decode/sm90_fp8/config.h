@@ -56,8 +56,8 @@ struct Config {
   // Registers of the query: 18 steps of 4 where they fit, else the last four steps stay in shared
   // memory.
   static constexpr int kQueryRegisterSteps = !kPvF16 && kRows == 64 ? 14 : kQkSteps;
-  static constexpr int kSoftmaxRegisters = kQueryRegisterSteps == kQkSteps ? 136 : 120;
-  static constexpr int kPvRegisters = kQueryRegisterSteps == kQkSteps ? 168 : 184;
+  static constexpr int kSoftmaxRegisters = kQueryRegisterSteps == kQkSteps ? 168 : 120;
+  static constexpr int kPvRegisters = kQueryRegisterSteps == kQkSteps ? 152 : 184;
   static constexpr int kProducerRegisters = kQueryRegisterSteps == kQkSteps ? 40 : 24;
   static_assert(kSoftmaxRegisters + 2 * kPvRegisters + kProducerRegisters <= 512);
 

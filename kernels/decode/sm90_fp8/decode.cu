@@ -130,6 +130,7 @@ std::string sm90_fp8_decode_refusal(const DecodeParams& p) {
     return "sm90_fp8_decode takes block tables of fewer than 2^31 entries, got " +
            std::to_string(p.num_requests) + " x " + std::to_string(p.block_table_stride);
   }
+  if (!p.f16_partials) return "sm90_fp8_decode writes f16 partials: set f16_partials";
   if (!(p.logit_scale > 0.0F)) {
     return "sm90_fp8_decode needs logit_scale > 0, got " + std::to_string(p.logit_scale);
   }

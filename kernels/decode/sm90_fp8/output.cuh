@@ -102,42 +102,43 @@ __device__ __forceinline__ void add(float (&o)[kRegs], const float (&product)[kR
   }
 }
 
-// Writes this warpgroup's half of every row: 8 lanes together fill 32 bytes (bf16) or 64 (fp32).
+// Writes this warpgroup's half of every row, bf16 or f16: 8 lanes together fill 32 bytes.
 template <class C>
 __device__ __forceinline__ void store_rows(const Shared<C>& shared,
                                            const float (&o)[kDimTiles][C::kRows / 2]) {
   const int thread = sm90::thread_index() - 128;
   const int dim0 = 256 * (thread >> 7) + 16 * ((thread >> 5) & 3) + 2 * ((thread & 31) >> 2);
   const int t = thread & 3;
+  // Four rows at a time, so that what is read about them travels together.
+  constexpr int kGroup = 4;
 #pragma unroll
-  for (int j = 0; j < C::kRows / 8; ++j) {
+  for (int first = 0; first < C::kRows / 4; first += kGroup) {
+    std::uint64_t target[kGroup];
+    float scale[kGroup];
 #pragma unroll
-    for (int b = 0; b < 2; ++b) {
-      const int n = 8 * j + 2 * t + b;
-      std::uint64_t target;
-      float scale;
+    for (int i = 0; i < kGroup; ++i) {
+      const int n = 8 * ((first + i) / 2) + 2 * t + (first + i) % 2;
       asm volatile("ld.shared.u64 %0, [%1];"
-                   : "=l"(target)
+                   : "=l"(target[i])
                    : "r"(shared.row_target() + 8 * n)
                    : "memory");
       asm volatile("ld.shared.f32 %0, [%1];"
-                   : "=f"(scale)
+                   : "=f"(scale[i])
                    : "r"(shared.row_scale() + 4 * n)
                    : "memory");
-      if (target & 1) {
-        float* row = reinterpret_cast<float*>(target - 1) + dim0;
+    }
 #pragma unroll
-        for (int mt = 0; mt < kDimTiles; ++mt) {
-          *reinterpret_cast<float2*>(row + 64 * mt) =
-              make_float2(o[mt][4 * j + b] * scale, o[mt][4 * j + 2 + b] * scale);
-        }
-      } else if (target != 0) {
-        std::uint16_t* row = reinterpret_cast<std::uint16_t*>(target) + dim0;
+    for (int i = 0; i < kGroup; ++i) {
+      if (target[i] == 0) continue;
+      const int at = 4 * ((first + i) / 2) + (first + i) % 2;
+      const bool partial = (target[i] & 1) != 0;
+      std::uint16_t* row = reinterpret_cast<std::uint16_t*>(target[i] & ~std::uint64_t{1}) + dim0;
 #pragma unroll
-        for (int mt = 0; mt < kDimTiles; ++mt) {
-          *reinterpret_cast<std::uint32_t*>(row + 64 * mt) =
-              sm90::pack_bf16x2(o[mt][4 * j + b] * scale, o[mt][4 * j + 2 + b] * scale);
-        }
+      for (int mt = 0; mt < kDimTiles; ++mt) {
+        const float low = o[mt][at] * scale[i];
+        const float high = o[mt][at + 2] * scale[i];
+        *reinterpret_cast<std::uint32_t*>(row + 64 * mt) =
+            partial ? sm90::pack_f16x2(low, high) : sm90::pack_bf16x2(low, high);
       }
     }
   }

@@ -133,19 +133,21 @@ __device__ __forceinline__ void to_exponents(float (&s)[32], const RowState& row
   }
 }
 
-// Exponents to weights, in place, and into the sums.
-__device__ __forceinline__ void to_weights(float (&s)[32], RowState& row0, RowState& row1) {
-  float sum0 = 0.0F;
-  float sum1 = 0.0F;
+// The exponents of a page are worked on in four groups of eight registers, 16 keys of two rows.
+inline constexpr int kGroups = 4;
+inline constexpr int kGroupSize = 8;
+
+// Exponents of a group to weights. Volatile, so that the groups are issued in the order written:
+// the unit takes an instruction every 8 cycles and 40 to answer, and a sum that follows at once
+// would hold up the exponentials behind it.
+__device__ __forceinline__ void to_weights(float* w, const float* x) {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-#pragma unroll
-    for (int r = 0; r < 4; ++r) s[4 * j + r] = sm90::exp2_approx(s[4 * j + r]);
-    sum0 += s[4 * j] + s[4 * j + 1];
-    sum1 += s[4 * j + 2] + s[4 * j + 3];
-  }
-  row0.sum += sum0;
-  row1.sum += sum1;
+  for (int r = 0; r < kGroupSize; ++r) w[r] = sm90::exp2_in_order(x[r]);
+}
+
+__device__ __forceinline__ void add_group(RowState& row0, RowState& row1, const float* w) {
+  row0.sum += (w[0] + w[1]) + (w[4] + w[5]);
+  row1.sum += (w[2] + w[3]) + (w[6] + w[7]);
 }
 
 // Lowers the reference of a row after its first page where many keys share the weight: its maximum
@@ -153,7 +155,6 @@ __device__ __forceinline__ void to_weights(float (&s)[32], RowState& row0, RowSt
 // holds a sink keeps the offset, because its other weights need every bit.
 template <class C>
 __device__ __forceinline__ void give_headroom(RowState& row, float (&s)[32], int h) {
-  if (C::kPvF16) return;  // f16 has room enough
   const float full = exp2f(C::kOffset);
   if (quad_sum(row.sum) < 4.0F * full) return;
   constexpr float kFactor = 0.25F;
@@ -174,28 +175,18 @@ struct PackedWeights {
   static constexpr int kWords = C::kPvF16 ? 16 : 8;
   std::uint32_t word[kWords];
 
-  __device__ __forceinline__ explicit PackedWeights(const float (&s)[32]) {
+  // Group i of the weights `w`, keys 16i..16i + 15.
+  __device__ __forceinline__ void pack(int i, const float* w) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int i = 0; i < kWords / 2; ++i) {
-        if constexpr (C::kPvF16) {
-          word[8 * h + i] = sm90::pack_f16x2(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]);
-        } else {
-          const float* v = s + 8 * i + 2 * h;
-          word[4 * h + i] = sm90::pack_e4m3x4(v[0], v[1], v[4], v[5]);
-        }
+      const float* v = w + 2 * h;
+      if constexpr (C::kPvF16) {
+        word[8 * h + 2 * i] = sm90::pack_f16x2(v[0], v[1]);
+        word[8 * h + 2 * i + 1] = sm90::pack_f16x2(v[4], v[5]);
+      } else {
+        word[4 * h + i] = sm90::pack_e4m3x4(v[0], v[1], v[4], v[5]);
       }
     }
-  }
-
-  // 0, as no weight is negative - which ptxas cannot know: what depends on it stays behind the
-  // packing.
-  __device__ __forceinline__ std::uint32_t sign() const {
-    std::uint32_t all = 0;
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) all |= word[i];
-    return all >> 31;
   }
 
   // The tile is [rows][64 B] (e4m3) or [rows][128 B] (f16), swizzled.
@@ -240,16 +231,18 @@ __device__ __forceinline__ void finish_row(const DecodeParams& p, const Shared<C
                                            const Piece& piece, int tile, int n, float sum,
                                            float reference) {
   const bool seen = sum > 0.0F;
-  const float scale = seen ? __fdividef(p.output_scale, sum) : 0.0F;
+  const float scale = seen ? __fdividef(piece.split >= 0 ? 1.0F : p.output_scale, sum) : 0.0F;
   const float lse = seen ? __logf(sum) - reference * kLn2 : -__builtin_huge_valf();
-  // Where the row goes, with bit 0 set when that is a partial (fp32); 0 for rows that do not exist.
+  // Where the row goes, with bit 0 set when that is a partial (f16); 0 for rows that do not exist.
   std::uint64_t target = 0;
   if (n < piece.num_rows) {
     const int index = tile * C::kRows + n;
     if (piece.split >= 0) {
       const std::int64_t row =
           static_cast<std::int64_t>(piece.split) * p.max_rows_per_request * p.num_heads + index;
-      target = reinterpret_cast<std::uint64_t>(p.partial_out + row * kDecodeLatentRank) | 1;
+      target = reinterpret_cast<std::uint64_t>(static_cast<std::uint16_t*>(p.partial_out) +
+                                               row * kDecodeLatentRank) |
+               1;
       p.partial_lse[row] = lse;
     } else {
       const int token = index / p.num_heads;
@@ -326,58 +319,90 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       sm90::wgmma_fence();
       issue_scores<C, 0, kQkSteps>(s, q, shared, page_at.slot());
       sm90::wgmma_commit();
-      for (int i = 0; i < piece.num_pages; ++i) {
+      // Page i from the scores of this warp to the weights in shared memory.
+      const auto weigh = [&](int i) {
+        if (!active) return;
+        const int first = i * kPageKeys;
+        if (__builtin_expect(first + kPageKeys > clean_keys, 0))
+          mask_scores(s, limit0 - first, limit1 - first, t);
+        if (__builtin_expect(i == 0, 0)) {
+          set_reference<C>(row0, s, 0, scale);
+          set_reference<C>(row1, s, 1, scale);
+        }
+        to_exponents(s, row0, row1, scale);
+        const int bits0 = max_bits(s, 0);
+        const int bits1 = max_bits(s, 1);
+        // The first group does not wait for the vote: that takes as long as its exponentials.
+        float first_weights[kGroupSize];
+        to_weights(first_weights, s);
+        const bool slot_free =
+            sm90::barrier_test(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
+        const bool rescale =
+            __any_sync(~0U, max(bits0, bits1) > __float_as_int(C::kOffset + C::kTau));
+        const std::uint32_t slot_bit = 1U << prob_at.slot();
+        if (__builtin_expect(rescale, 0)) {
+          const float alpha0 = follow_maximum<C>(row0, s, 0, bits0);
+          const float alpha1 = follow_maximum<C>(row1, s, 1, bits1);
+          to_weights(first_weights, s);
+          sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
+          publish_factors<C>(shared, prob_at.slot(), warp, lane, true, alpha0, alpha1);
+        }
+        PackedWeights<C> weights;
+        float w[kGroups * kGroupSize];
+#pragma unroll
+        for (int r = 0; r < kGroupSize; ++r) w[r] = first_weights[r];
+        const auto collect = [&](int group) {
+          float* weight = w + kGroupSize * group;
+          sm90::pin_from<kGroupSize>(weight);
+          add_group(row0, row1, weight);
+          weights.pack(group, weight);
+        };
+        to_weights(w + 8, s + 8);
+        to_weights(w + 16, s + 16);
+        sm90::issue_before<16>(p.num_heads, w + 8);
+        collect(0);
+        to_weights(w + 24, s + 24);
+        sm90::issue_before<8>(p.num_rows, w + 24);
+        collect(1);
+        collect(2);
+        collect(3);
+        if (!C::kPvF16 && __builtin_expect(i == 0, 0)) {
+          give_headroom<C>(row0, w, 0);
+          give_headroom<C>(row1, w, 1);
+#pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+            weights.pack(group, w + kGroupSize * group);
+          }
+        }
+        // Only here, so that the PV warps have the whole softmax to let go of the slot.
+        if (!slot_free) {
+          sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
+        }
+        weights.store(shared.prob(prob_at.slot()), warp, lane);
+        // The slot still holds the factors of its last page; mostly nothing moved then either.
+        if (__builtin_expect(!rescale && (moved_slots & slot_bit) != 0, 0)) {
+          publish_factors<C>(shared, prob_at.slot(), warp, lane, false, 1.0F, 1.0F);
+        }
+        moved_slots = rescale ? moved_slots | slot_bit : moved_slots & ~slot_bit;
+      };
+      const auto publish_weights = [&] {
+        if (!active) return;
+        sm90::fence_proxy_async();
+        __syncwarp();
+        if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_full(prob_at.slot()));
+      };
+      const int last = piece.num_pages - 1;
+      for (int i = 0; i < last; ++i) {
         page_at.advance();
+        const bool arrived =
+            sm90::barrier_test(shared.page_full(page_at.slot()), page_at.parity());
         sm90::wgmma_wait<0>();
         sm90::pin(s);
-        if (active) {
-          const int first = i * kPageKeys;
-          if (__builtin_expect(first + kPageKeys > clean_keys, 0))
-            mask_scores(s, limit0 - first, limit1 - first, t);
-          if (__builtin_expect(i == 0, 0)) {
-            set_reference<C>(row0, s, 0, scale);
-            set_reference<C>(row1, s, 1, scale);
-          }
-          to_exponents(s, row0, row1, scale);
-          const int bits0 = max_bits(s, 0);
-          const int bits1 = max_bits(s, 1);
-          const bool rescale =
-              __any_sync(~0U, max(bits0, bits1) > __float_as_int(C::kOffset + C::kTau));
-          const std::uint32_t slot_bit = 1U << prob_at.slot();
-          if (__builtin_expect(rescale, 0)) {
-            const float alpha0 = follow_maximum<C>(row0, s, 0, bits0);
-            const float alpha1 = follow_maximum<C>(row1, s, 1, bits1);
-            sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
-            publish_factors<C>(shared, prob_at.slot(), warp, lane, true, alpha0, alpha1);
-          }
-          to_weights(s, row0, row1);
-          if (__builtin_expect(i == 0, 0)) {
-            give_headroom<C>(row0, s, 0);
-            give_headroom<C>(row1, s, 1);
-          }
-          const PackedWeights<C> weights(s);
-          // Only here, so that the PV warps have the whole softmax to let go of the slot.
-          sm90::barrier_wait(shared.prob_empty(prob_at.slot()),
-                             (prob_at.parity() ^ 1) | weights.sign());
-          weights.store(shared.prob(prob_at.slot()), warp, lane);
-          // The slot still holds the factors of its last page; mostly nothing moved then either.
-          if (__builtin_expect(!rescale && (moved_slots & slot_bit) != 0, 0)) {
-            publish_factors<C>(shared, prob_at.slot(), warp, lane, false, 1.0F, 1.0F);
-          }
-          moved_slots = rescale ? moved_slots | slot_bit : moved_slots & ~slot_bit;
-        }
-        const auto publish_weights = [&] {
-          if (!active) return;
-          sm90::fence_proxy_async();
-          __syncwarp();
-          if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_full(prob_at.slot()));
-        };
+        weigh(i);
         // The next page's first products go out before the weights are published, which takes a
-        // while, if the page is there. After the last page they run on whatever the stage holds,
-        // because ptxas serialises wgmma that is issued conditionally.
-        const bool last = i + 1 == piece.num_pages;
+        // while, if the page is there.
         const bool ready =
-            last || sm90::barrier_try_wait(shared.page_full(page_at.slot()), page_at.parity());
+            arrived || sm90::barrier_try_wait(shared.page_full(page_at.slot()), page_at.parity());
         if (!ready) {
           publish_weights();
           sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
@@ -389,11 +414,15 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         sm90::wgmma_commit();
         prob_at.advance();
       }
+      page_at.advance();
       sm90::wgmma_wait<0>();
       sm90::pin(s);
       if constexpr (C::kQueryRegisterSteps < kQkSteps) {
         if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
       }
+      weigh(last);
+      publish_weights();
+      prob_at.advance();
     }
 
     if (active) {
