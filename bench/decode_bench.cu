@@ -1,7 +1,7 @@
 // Dense MLA decode on one GPU: time, TFLOP/s, GB/s of decode + combine for a fixed list of shapes.
 //
 //   decode_bench [--lengths FILE] [--json FILE] [--rows NAME[,NAME...]] [--overhead BLOCKS]
-//                [--parts PARTS] [--regimes] [--no-combine] [--hot]
+//                [--parts PARTS] [--bf16] [--regimes] [--no-combine] [--hot]
 //
 // Timing: 20 launches (decode + combine) over rotating cache sets, captured in one graph; mean of a
 // replay, median of 9 replays. Pages of 64 tokens in random order. --regimes adds burst (first 50
@@ -27,6 +27,7 @@
 
 #include "core/scheduler.h"
 #include "kernels/decode/combine/combine.h"
+#include "kernels/decode/sm90_bf16/decode.h"
 #include "kernels/decode/sm90_fp8/decode.h"
 #include "kernels/device/cuda_error.h"
 
@@ -70,10 +71,13 @@ struct RegimeShape {
   int heads;
   double fp8_burst_us;
   double fp8_sustained_us;
+  double bf16_burst_us;
+  double bf16_sustained_us;
 };
 constexpr RegimeShape kRegimes[] = {
-    {64, 4096, 16, 63.3, 66.0},     {128, 16384, 16, 412.4, 462.5}, {64, 4096, 64, 73.6, 76.5},
-    {128, 16384, 64, 426.9, 500.6}, {64, 4096, 128, 114.5, 120.2},  {128, 16384, 128, 807.4, 894.2},
+    {64, 4096, 16, 63.3, 66.0, 92.1, 95.4},      {128, 16384, 16, 412.4, 462.5, 580.0, 626.4},
+    {64, 4096, 64, 73.6, 76.5, 102.1, 106.6},    {128, 16384, 64, 426.9, 500.6, 643.0, 688.6},
+    {64, 4096, 128, 114.5, 120.2, 126.4, 146.6}, {128, 16384, 128, 807.4, 894.2, 963.0, 1156.1},
 };
 
 constexpr double kCeilingGbps = 4434.0;  // pure read on an H200
@@ -107,6 +111,14 @@ __global__ void fill_e4m3(std::uint32_t* words, std::size_t count) {
   }
 }
 
+__global__ void fill_bf16(__nv_bfloat16* values, std::size_t count) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < count;
+       i += step) {
+    values[i] = __float2bfloat16(hashed_normal(static_cast<std::uint32_t>(i)));
+  }
+}
+
 template <typename T>
 T* device_alloc(std::size_t count) {
   void* p = nullptr;
@@ -120,18 +132,15 @@ void upload(T* device, const std::vector<T>& host) {
              "cudaMemcpy");
 }
 
-// Pages of random e4m3 codes that all shapes share, and buffers large enough for any of them.
+// Pages of random values that all shapes share, and buffers large enough for any of them.
 class Arena {
  public:
-  explicit Arena(std::size_t pages) : num_pages(pages) {
-    cache = device_alloc<std::uint8_t>(pages * kPage * kD);
-    fill_e4m3<<<1320, 512>>>(reinterpret_cast<std::uint32_t*>(cache), pages * kPage * kD / 4);
-    query = device_alloc<std::uint8_t>(static_cast<std::size_t>(kMaxRows) * kD);
-    fill_e4m3<<<1320, 512>>>(reinterpret_cast<std::uint32_t*>(query),
-                             static_cast<std::size_t>(kMaxRows) * kD / 4);
+  Arena(std::size_t pages, bool bf16) : num_pages(pages) {
+    cache = random_values(pages * kPage * kD, bf16);
+    query = random_values(static_cast<std::size_t>(kMaxRows) * kD, bf16);
     out = device_alloc<std::uint16_t>(static_cast<std::size_t>(kMaxRows) * kL);
     lse = device_alloc<float>(kMaxRows);
-    partial_out = device_alloc<std::uint16_t>(static_cast<std::size_t>(kMaxPartialRows) * kL);
+    partial_out = device_alloc<float>(static_cast<std::size_t>(kMaxPartialRows) * kL);
     partial_lse = device_alloc<float>(kMaxPartialRows);
     order.resize(pages);
     std::iota(order.begin(), order.end(), 0);
@@ -143,13 +152,24 @@ class Arena {
   static constexpr int kMaxRows = 128 * 256;
   static constexpr int kMaxPartialRows = (128 + 132) * 256;
   std::size_t num_pages;
-  std::uint8_t* cache;
-  std::uint8_t* query;
+  void* cache;
+  void* query;
   std::uint16_t* out;
   float* lse;
-  std::uint16_t* partial_out;
+  float* partial_out;
   float* partial_lse;
   std::vector<std::int32_t> order;
+
+ private:
+  static void* random_values(std::size_t count, bool bf16) {
+    void* values = device_alloc<std::uint8_t>(count * (bf16 ? 2 : 1));
+    if (bf16) {
+      fill_bf16<<<1320, 512>>>(static_cast<__nv_bfloat16*>(values), count);
+    } else {
+      fill_e4m3<<<1320, 512>>>(static_cast<std::uint32_t*>(values), count / 4);
+    }
+    return values;
+  }
 };
 
 struct Stats {
@@ -162,7 +182,8 @@ struct Stats {
 class Problem {
  public:
   Problem(const Arena& arena, const std::vector<std::int32_t>& lengths, int heads, int q_len,
-          int overhead, int parts_wanted, bool combine, std::size_t hot_pages, cudaStream_t stream)
+          int overhead, int parts_wanted, bool bf16, bool combine, std::size_t hot_pages,
+          cudaStream_t stream)
       : stream_(stream) {
     const int batch = static_cast<int>(lengths.size());
     std::size_t columns = 0;
@@ -175,7 +196,9 @@ class Problem {
     }
     const int rows = batch * q_len;
     flop_ = 2.0 * q_len * heads * static_cast<double>(keys_) * (kD + kL);
-    bytes_ = static_cast<double>(keys_) * kD + static_cast<double>(rows) * heads * (kD + 2 * kL);
+    const int element_bytes = bf16 ? 2 : 1;
+    bytes_ = static_cast<double>(keys_) * kD * element_bytes +
+             static_cast<double>(rows) * heads * (kD * element_bytes + 2 * kL);
 
     std::vector<std::int32_t> row_begin(static_cast<std::size_t>(batch) + 1);
     std::vector<std::int32_t> visible;
@@ -188,24 +211,25 @@ class Problem {
 
     int sms = 0;
     check_cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), "attributes");
-    const int tile = sm90_fp8_decode_tile_rows(q_len, heads);
+    const int tile = bf16 ? 64 : sm90_fp8_decode_tile_rows(q_len, heads);
     const int num_parts =
         parts_wanted > 0 ? parts_wanted : std::max(1, sms / ((q_len * heads + tile - 1) / tile));
     std::vector<std::int32_t> parts(static_cast<std::size_t>(num_parts) * kPartFields);
     std::vector<std::int32_t> splits(lengths.size() + 1);
     ScheduleParams schedule;
-    schedule.overhead_blocks =
-        overhead >= 0 ? overhead : sm90_fp8_decode_overhead_blocks(q_len, heads);
+    schedule.overhead_blocks = overhead >= 0 ? overhead
+                               : bf16        ? 2
+                                             : sm90_fp8_decode_overhead_blocks(q_len, heads);
     build_schedule(parts, splits, lengths, ScheduleDialect::kBlocks, schedule);
     pieces_ = splits.back();
 
     DecodeParams& p = params_;
     p.query = arena.query;
-    p.query_dtype = DType::kE4M3;
+    p.query_dtype = bf16 ? DType::kBF16 : DType::kE4M3;
     p.query_head_stride = kD;
     p.query_row_stride = static_cast<std::int64_t>(heads) * kD;
     p.cache = arena.cache;
-    p.cache_dtype = DType::kE4M3;
+    p.cache_dtype = p.query_dtype;
     p.cache_row_stride = kD;
     p.cache_page_stride = kPage * kD;
     p.page_size = kPage;
@@ -231,7 +255,7 @@ class Problem {
     p.lse_row_stride = heads;
     p.partial_out = arena.partial_out;
     p.partial_lse = arena.partial_lse;
-    p.f16_partials = true;
+    p.f16_partials = !bf16;
 
     // As many sets as launches, each the next run of the shuffled pages, wrapping round the pool.
     std::size_t at = 0;
@@ -250,7 +274,11 @@ class Problem {
     check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture");
     for (const std::int32_t* table : tables_) {
       params_.block_table = table;
-      launch_sm90_fp8_decode(params_, stream_);
+      if (bf16) {
+        launch_sm90_bf16_decode(params_, stream_);
+      } else {
+        launch_sm90_fp8_decode(params_, stream_);
+      }
       if (combine) launch_decode_combine(params_, stream_);
     }
     check_cuda(cudaStreamEndCapture(stream_, &graph), "capture");
@@ -337,6 +365,12 @@ std::vector<std::int32_t> shape_lengths(int batch, int keys,
   return {trace.begin(), trace.begin() + std::min<std::ptrdiff_t>(batch, std::ssize(trace))};
 }
 
+std::string shape_name(int batch, int keys, int heads, int q_len) {
+  char name[64];
+  std::snprintf(name, sizeof name, "B%d S%d H%d Q%d", batch, keys, heads, q_len);
+  return name;
+}
+
 // Whether one of the comma-separated parts of `filter` occurs in `name`; an empty filter takes all.
 bool is_wanted(const std::string& filter, const std::string& name) {
   std::stringstream parts(filter);
@@ -383,6 +417,7 @@ int run(int argc, char** argv) {
   std::string rows_filter;
   int overhead = -1;  // what the kernel asks for
   int parts = 0;      // as many as fill the card
+  bool bf16 = false;
   bool regimes = false;
   bool combine = true;
   std::size_t hot_pages = SIZE_MAX;
@@ -396,6 +431,7 @@ int run(int argc, char** argv) {
     if (argument == "--rows") rows_filter = value();
     if (argument == "--overhead") overhead = std::atoi(value().c_str());
     if (argument == "--parts") parts = std::atoi(value().c_str());
+    if (argument == "--bf16") bf16 = true;
     if (argument == "--regimes") regimes = true;
     if (argument == "--no-combine") combine = false;
     if (argument == "--hot") hot_pages = 600;
@@ -411,7 +447,7 @@ int run(int argc, char** argv) {
               clock_khz / 1000, today().c_str());
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  const Arena arena(20U * 128 * 256);
+  const Arena arena(20U * 128 * 256, bf16);
 
   std::ostringstream json;
   json << "{\"schema\": \"mladcp.bench.decode/1\", \"device\": \"" << device.name
@@ -419,19 +455,18 @@ int run(int argc, char** argv) {
        << "\", \"command\": \"" << command << "\", \"overhead_blocks\": " << overhead
        << ", \"rows\": [";
   std::printf("%4s %6s %6s %2s %7s %9s %8s %7s %8s %7s\n", "B", "S", "heads", "Q", "pieces", "us",
-              "TFLOP/s", "GB/s", "ceiling", "x fp8");
+              "TFLOP/s", "GB/s", "ceiling", bf16 ? "x bf16" : "x fp8");
   double log_ratio = 0.0;
   int count = 0;
   for (const Shape& s : kShapes) {
-    char name[64];
-    std::snprintf(name, sizeof name, "B%d S%d H%d Q%d", s.batch, s.keys, s.heads, s.q_len);
-    if (!is_wanted(rows_filter, name)) continue;
+    if (!is_wanted(rows_filter, shape_name(s.batch, s.keys, s.heads, s.q_len))) continue;
     const std::vector<std::int32_t> lengths = shape_lengths(s.batch, s.keys, trace);
     if (lengths.empty()) continue;
-    Problem problem(arena, lengths, s.heads, s.q_len, overhead, parts, combine, hot_pages,
+    Problem problem(arena, lengths, s.heads, s.q_len, overhead, parts, bf16, combine, hot_pages,
                     stream);
     const Stats r = problem.median();
-    const double ratio = s.fp8_us / r.us;
+    const double peer_us = bf16 ? s.bf16_us : s.fp8_us;
+    const double ratio = peer_us / r.us;
     log_ratio += std::log(ratio);
     std::printf("%4d %6s %6d %2d %7d %9.1f %8.0f %7.0f %7.0f%% %7.2f\n", s.batch,
                 s.keys > 0 ? std::to_string(s.keys).c_str() : "trace", s.heads, s.q_len,
@@ -439,26 +474,28 @@ int run(int argc, char** argv) {
     std::fflush(stdout);
     json << (count++ ? ", " : "") << "{\"batch\": " << s.batch << ", \"keys\": " << problem.keys()
          << ", \"heads\": " << s.heads << ", \"q_len\": " << s.q_len << ", \"us\": " << r.us
-         << ", \"tflops\": " << r.tflops << ", \"gbps\": " << r.gbps
-         << ", \"fp8_peer_us\": " << s.fp8_us << ", \"ratio\": " << ratio << "}";
+         << ", \"tflops\": " << r.tflops << ", \"gbps\": " << r.gbps << ", \"peer_us\": " << peer_us
+         << ", \"ratio\": " << ratio << "}";
   }
   if (count > 0) std::printf("geometric mean of ratios: %.3f\n", std::exp(log_ratio / count));
   json << "], \"regimes\": [";
   if (regimes) {
     std::printf("%4s %6s %6s  burst: %8s %8s %7s %7s  sustained: %8s %8s %7s %7s\n", "B", "S",
-                "heads", "us", "TFLOP/s", "GB/s", "x fp8", "us", "TFLOP/s", "GB/s", "x fp8");
+                "heads", "us", "TFLOP/s", "GB/s", "x peer", "us", "TFLOP/s", "GB/s", "x peer");
     int n = 0;
     for (const RegimeShape& s : kRegimes) {
+      if (!is_wanted(rows_filter, shape_name(s.batch, s.keys, s.heads, 1))) continue;
       Problem problem(arena, shape_lengths(s.batch, s.keys, trace), s.heads, 1, overhead, parts,
-                      combine, hot_pages, stream);
+                      bf16, combine, hot_pages, stream);
       problem.replay();
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       const Stats burst = problem.window(0.0, 0.05);
       const Stats steady = problem.window(2.0, 3.0);
       std::printf(
           "%4d %6d %6d         %8.1f %8.0f %7.0f %7.2f             %8.1f %8.0f %7.0f %7.2f\n",
-          s.batch, s.keys, s.heads, burst.us, burst.tflops, burst.gbps, s.fp8_burst_us / burst.us,
-          steady.us, steady.tflops, steady.gbps, s.fp8_sustained_us / steady.us);
+          s.batch, s.keys, s.heads, burst.us, burst.tflops, burst.gbps,
+          (bf16 ? s.bf16_burst_us : s.fp8_burst_us) / burst.us, steady.us, steady.tflops,
+          steady.gbps, (bf16 ? s.bf16_sustained_us : s.fp8_sustained_us) / steady.us);
       std::fflush(stdout);
       json << (n++ ? ", " : "") << "{\"batch\": " << s.batch << ", \"keys_per_request\": " << s.keys
            << ", \"heads\": " << s.heads << ", \"burst_us\": " << burst.us

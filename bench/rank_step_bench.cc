@@ -70,9 +70,8 @@ void rank_step(benchmark::State& state) {
 
   const Stream stream = bench.stream();
   for (auto _ : state) {
-    const double concat = bench.seconds(kLaunches, [&](int) {
-      ops.query.concat_quantize(own_query, latent, rope, 0.37F, stream);
-    });
+    const double concat = bench.seconds(
+        kLaunches, [&](int) { ops.query.concat_quantize(own_query, latent, rope, 0.37F, stream); });
     const double metadata = bench.seconds(
         kLaunches, [&](int) { ops.attention.build_schedule(schedule, lengths, shape, stream); });
     const double attention = bench.seconds(kLaunches, [&](int i) {
@@ -80,8 +79,8 @@ void rank_step(benchmark::State& state) {
                            {caches[static_cast<std::size_t>(i % sets)], 1.0F}, rows, schedule,
                            {0.0417F, 1.0F}, workspace, stream);
     });
-    const double mask = bench.seconds(
-        kLaunches, [&](int) { ops.combine.mask_empty(out, lse, lengths, stream); });
+    const double mask =
+        bench.seconds(kLaunches, [&](int) { ops.combine.mask_empty(out, lse, lengths, stream); });
     const double correction = bench.seconds(
         kLaunches, [&](int) { ops.combine.correct(corrected, out, lses, 3, stream); });
     const double beside = concat + metadata + mask + correction;

@@ -8,6 +8,7 @@
 #include "kernels/decode/combine/combine.h"
 #include "kernels/decode/decode_params.h"
 #include "kernels/decode/generic_decode.h"
+#include "kernels/decode/sm90_bf16/decode.h"
 #include "kernels/decode/sm90_fp8/decode.h"
 #include "kernels/device/cuda_error.h"
 #include "kernels/device/cuda_stream.h"
@@ -221,9 +222,11 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   p.partial_lse = reinterpret_cast<float*>(bytes + scratch.query_bytes + scratch.out_bytes);
   const bool hopper =
       kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
-  p.f16_partials = true;
+  p.f16_partials = cache.quantized();
   if (hopper && sm90_fp8_decode_refusal(p).empty()) {
     launch_sm90_fp8_decode(p, cuda_stream(stream));
+  } else if (hopper && sm90_bf16_decode_refusal(p).empty()) {
+    launch_sm90_bf16_decode(p, cuda_stream(stream));
   } else {
     p.f16_partials = false;
     launch_generic_decode(p, device_.properties().max_shared_bytes_per_block, stream);

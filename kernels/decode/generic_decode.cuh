@@ -512,9 +512,9 @@ class Worker {
     auto* out = static_cast<__nv_bfloat16*>(p_.out) +
                 (piece.first_row + index / p_.num_heads) * p_.out_row_stride +
                 (index % p_.num_heads) * p_.out_head_stride + first_dim;
-    float* partial =
-        whole ? nullptr
-              : static_cast<float*>(p_.partial_out) + partial_row(piece, index) * kDecodeLatentRank + first_dim;
+    float* partial = whole ? nullptr
+                           : static_cast<float*>(p_.partial_out) +
+                                 partial_row(piece, index) * kDecodeLatentRank + first_dim;
     // A row that saw nothing gives 0, whatever was accumulated.
     const auto value = [&](int n, int i) {
       return factor == 0.0F ? 0.0F : out_[m][n][2 * lower + i] * factor;

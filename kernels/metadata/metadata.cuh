@@ -389,8 +389,8 @@ __global__ void __launch_bounds__(kFewThreads)
 
   const int slices = requests <= kFewThreads / 4 ? 4 : 2;  // threads that share a start
   for (int k = thread / slices; k < (requests + 31) / 32 * 32; k += kFewThreads / slices) {
-    const Hop hop = find_hop(shared, min(k, requests), thread % slices, slices, requests, c, step,
-                             by_step);
+    const Hop hop =
+        find_hop(shared, min(k, requests), thread % slices, slices, requests, c, step, by_step);
     if (thread % slices == 0 && k < requests) shared.hop[0][k] = hop.packed;
   }
   if (thread == 0) shared.hop[0][requests] = Hop(kNoHop, requests).packed;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -20,12 +21,28 @@ namespace {
 
 constexpr int kD = kDecodeQkDim;
 constexpr int kL = kDecodeLatentRank;
-constexpr std::uint8_t kNan = 0x7F;
+constexpr std::uint8_t kNanByte = 0xFF;  // of both types
 constexpr std::uint16_t kCanary = 0xFFC1;
 constexpr int kPadHeads = 1;  // between query rows, and between output rows
 
-// Codes of the content pages, NaN where no row of any request may look.
-std::vector<std::uint8_t> content_codes(const DecodeProblem& p) {
+std::size_t element_bytes(const DecodeProblem& p) { return size_bytes(p.dtype); }
+
+float rounded(const DecodeProblem& p, float x) {
+  return p.dtype == DType::kE4M3 ? Float8E4M3::from_float(x).to_float()
+                                 : BFloat16::from_float(x).to_float();
+}
+
+void write_element(const DecodeProblem& p, std::uint8_t* at, float x) {
+  if (p.dtype == DType::kE4M3) {
+    *at = Float8E4M3::from_float(x).bits;
+  } else {
+    const std::uint16_t bits = BFloat16::from_float(x).bits;
+    std::memcpy(at, &bits, sizeof bits);
+  }
+}
+
+// The content pages, NaN where no row of any request may look.
+std::vector<std::uint8_t> content_bytes(const DecodeProblem& p) {
   std::vector<int> used(static_cast<std::size_t>(p.content_pages), 0);
   for (int b = 0; b < p.requests(); ++b) {
     const int length = p.length(b);
@@ -34,17 +51,33 @@ std::vector<std::uint8_t> content_codes(const DecodeProblem& p) {
       keys = std::max(keys, std::min(p.page_size, length - i * p.page_size));
     }
   }
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(p.content_pages) * p.page_size * kD,
-                                  kNan);
+  const std::size_t row_bytes = kD * element_bytes(p);
+  std::vector<std::uint8_t> bytes(
+      static_cast<std::size_t>(p.content_pages) * p.page_size * row_bytes, kNanByte);
   parallel_for(threads_per_rank(1), p.content_pages, [&](std::int64_t page) {
     for (int row = 0; row < used[static_cast<std::size_t>(page)]; ++row) {
-      std::uint8_t* at = codes.data() + (page * p.page_size + row) * kD;
+      std::uint8_t* at = bytes.data() + (page * p.page_size + row) * row_bytes;
       for (int d = 0; d < kD; ++d) {
-        at[d] = Float8E4M3::from_float(p.key(static_cast<int>(page), row, d)).bits;
+        write_element(p, at + d * element_bytes(p), p.key(static_cast<int>(page), row, d));
       }
     }
   });
-  return codes;
+  return bytes;
+}
+
+std::vector<float> content_values(const DecodeProblem& p) {
+  const std::vector<std::uint8_t> bytes = content_bytes(p);
+  std::vector<float> values(bytes.size() / element_bytes(p));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (p.dtype == DType::kE4M3) {
+      values[i] = Float8E4M3::from_bits(bytes[i]).to_float();
+    } else {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, bytes.data() + 2 * i, sizeof bits);
+      values[i] = BFloat16::from_bits(bits).to_float();
+    }
+  }
+  return values;
 }
 
 std::vector<float> query_values(const DecodeProblem& p) {
@@ -52,7 +85,7 @@ std::vector<float> query_values(const DecodeProblem& p) {
   for (int t = 0; t < p.rows(); ++t) {
     for (int h = 0; h < p.heads; ++h) {
       float* at = values.data() + (static_cast<std::size_t>(t) * p.heads + h) * kD;
-      for (int d = 0; d < kD; ++d) at[d] = Float8E4M3::from_float(p.query(t, h, d)).to_float();
+      for (int d = 0; d < kD; ++d) at[d] = rounded(p, p.query(t, h, d));
     }
   }
   return values;
@@ -111,10 +144,7 @@ void DecodeProblem::give_own_pages() {
 }
 
 DecodeReference reference_decode(const DecodeProblem& p) {
-  const std::vector<std::uint8_t> codes = content_codes(p);
-  std::vector<float> keys(codes.size());
-  std::transform(codes.begin(), codes.end(), keys.begin(),
-                 [](std::uint8_t c) { return Float8E4M3::from_bits(c).to_float(); });
+  const std::vector<float> keys = content_values(p);
   const std::vector<float> queries = query_values(p);
   DecodeReference reference;
   reference.out.assign(static_cast<std::size_t>(p.rows()) * p.heads * kL, 0.0);
@@ -183,12 +213,14 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   std::vector<int> place(static_cast<std::size_t>(pool));
   std::iota(place.begin(), place.end(), 0);
   std::shuffle(place.begin(), place.end(), random);
-  const std::int64_t page_stride = static_cast<std::int64_t>(p.page_size) * kD + 64;
-  std::vector<std::uint8_t> cache(static_cast<std::size_t>(pool * page_stride), kNan);
-  const std::vector<std::uint8_t> codes = content_codes(p);
+  const auto element = static_cast<std::int64_t>(element_bytes(p));
+  const std::int64_t page_elements = static_cast<std::int64_t>(p.page_size) * kD;
+  const std::int64_t page_stride = page_elements + 64;
+  std::vector<std::uint8_t> cache(static_cast<std::size_t>(pool * page_stride * element), kNanByte);
+  const std::vector<std::uint8_t> content = content_bytes(p);
   for (int page = 0; page < p.content_pages; ++page) {
-    std::copy_n(codes.data() + static_cast<std::size_t>(page) * p.page_size * kD, p.page_size * kD,
-                cache.data() + place[static_cast<std::size_t>(page)] * page_stride);
+    std::copy_n(content.data() + page * page_elements * element, page_elements * element,
+                cache.data() + place[static_cast<std::size_t>(page)] * page_stride * element);
   }
 
   // Block table: wild where no page is needed.
@@ -207,11 +239,11 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   // Query: padded rows and heads.
   const std::int64_t head_stride = kD + 16;
   const std::int64_t row_stride = (p.heads + kPadHeads) * head_stride;
-  std::vector<std::uint8_t> query(static_cast<std::size_t>(rows * row_stride), kNan);
+  std::vector<std::uint8_t> query(static_cast<std::size_t>(rows * row_stride * element), kNanByte);
   for (int t = 0; t < rows; ++t) {
     for (int h = 0; h < p.heads; ++h) {
-      std::uint8_t* at = query.data() + t * row_stride + h * head_stride;
-      for (int d = 0; d < kD; ++d) at[d] = Float8E4M3::from_float(p.query(t, h, d)).bits;
+      std::uint8_t* at = query.data() + (t * row_stride + h * head_stride) * element;
+      for (int d = 0; d < kD; ++d) write_element(p, at + d * element, p.query(t, h, d));
     }
   }
 
@@ -259,18 +291,17 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   const DeviceBytes d_out(out_canary);
   const DeviceBytes d_lse(lse_canary);
   const DeviceBytes d_partial_lse(partial_poison);
-  const std::size_t partial_bytes = partial_poison.size() * kL * 2;
+  const std::size_t partial_bytes = partial_poison.size() * kL * (options.f16_partials ? 2 : 4);
   const DeviceBytes d_partial_out(partial_bytes);
-  check_cuda(cudaMemset(d_partial_out.as<void>(), 0xFF, partial_bytes),
-             "cudaMemset");
+  check_cuda(cudaMemset(d_partial_out.as<void>(), 0xFF, partial_bytes), "cudaMemset");
 
   DecodeParams params{};
   params.query = d_query.as<void>();
-  params.query_dtype = DType::kE4M3;
+  params.query_dtype = p.dtype;
   params.query_row_stride = row_stride;
   params.query_head_stride = head_stride;
   params.cache = d_cache.as<void>();
-  params.cache_dtype = DType::kE4M3;
+  params.cache_dtype = p.dtype;
   params.cache_page_stride = page_stride;
   params.cache_row_stride = kD;
   params.page_size = p.page_size;
@@ -296,7 +327,7 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   params.lse_row_stride = p.heads + kPadHeads;
   params.lse_head_stride = 1;
   params.partial_out = d_partial_out.as<void>();
-  params.f16_partials = true;
+  params.f16_partials = options.f16_partials;
   params.partial_lse = d_partial_lse.as<float>();
 
   cudaStream_t stream = nullptr;

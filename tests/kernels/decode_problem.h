@@ -14,6 +14,7 @@
 namespace mladcp {
 
 struct DecodeProblem {
+  DType dtype = DType::kE4M3;  // of query and cache, or kBF16
   int heads = 1;
   int page_size = 64;
   std::vector<std::vector<int>> visible;  // per request, per query row
@@ -25,7 +26,7 @@ struct DecodeProblem {
   std::vector<std::vector<int>> table;
   int content_pages = 0;
 
-  // Values before rounding to e4m3: key(content page, row in page, dim), query(row t, head, dim).
+  // Values before rounding to dtype: key(content page, row in page, dim), query(row t, head, dim).
   std::function<float(int, int, int)> key;
   std::function<float(int, int, int)> query;
 
@@ -42,7 +43,7 @@ struct DecodeResult {
   bool canaries_intact = true;
 };
 
-// FP64 on the e4m3 codes.
+// FP64 on the rounded values.
 
 struct DecodeReference {
   std::vector<double> out;
@@ -54,6 +55,7 @@ using LaunchDecode = std::function<void(const DecodeParams&, cudaStream_t)>;
 
 struct RunOptions {
   int num_parts = 0;  // 0: one a multiprocessor and row tile of 64
+  bool f16_partials = true;
   int overhead_blocks = 2;
   int repeats = 1;  // results of all repeats must agree bitwise, else canaries_intact is false
   bool through_graph = false;  // capture the launches and replay the graph instead

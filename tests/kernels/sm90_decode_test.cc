@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/float8_e4m3.h"
 #include "kernels/decode/combine/combine.h"
+#include "kernels/decode/sm90_bf16/decode.h"
 #include "kernels/decode/sm90_fp8/decode.h"
 #include "tests/kernels/decode_problem.h"
 
@@ -52,6 +53,17 @@ void launch(const DecodeParams& params, cudaStream_t stream) {
   launch_decode_combine(params, stream);
 }
 
+void launch_bf16(const DecodeParams& params, cudaStream_t stream) {
+  launch_sm90_bf16_decode(params, stream);
+  launch_decode_combine(params, stream);
+}
+
+// Runs the kernel of the problem's type.
+DecodeResult run(const DecodeProblem& p, RunOptions options = {}) {
+  options.f16_partials = p.dtype == DType::kE4M3;
+  return run_decode(p, options.f16_partials ? launch : launch_bf16, options);
+}
+
 class Sm90DecodeTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -88,7 +100,7 @@ std::string label(int heads, int q_len, int page, int parts) {
 
 // Every row attends to one key only, whose latent it must return exactly: three one-hots of
 // amplitude 32 in the rope part make a code of the key, a match scores 3072, the nearest miss 2048.
-TEST_F(Sm90DecodeTest, RowReturnsExactlyTheOneKeyItMatches) {
+void expect_the_one_key(DType dtype) {
   for (const int heads : {1, 8, 16, 48, 64, 96, 128}) {
     for (const int q_len : {1, 2, 3, 4}) {
       for (const int page : {64, 128}) {
@@ -96,6 +108,7 @@ TEST_F(Sm90DecodeTest, RowReturnsExactlyTheOneKeyItMatches) {
           if (page == 128 && (parts != 7 || q_len == 3)) continue;
           SCOPED_TRACE(label(heads, q_len, page, parts));
           DecodeProblem p;
+          p.dtype = dtype;
           p.heads = heads;
           p.page_size = page;
           p.visible = ragged(q_len);
@@ -127,7 +140,7 @@ TEST_F(Sm90DecodeTest, RowReturnsExactlyTheOneKeyItMatches) {
           p.query = [&](int t, int h, int d) { return d < kL ? 0.0F : code(target(t, h), d - kL); };
           RunOptions options;
           options.num_parts = parts;
-          const DecodeResult r = run_decode(p, launch, options);
+          const DecodeResult r = run(p, options);
           EXPECT_TRUE(r.canaries_intact);
           int wrong = 0;
           for (int t = 0; t < p.rows(); ++t) {
@@ -146,7 +159,9 @@ TEST_F(Sm90DecodeTest, RowReturnsExactlyTheOneKeyItMatches) {
                 if (v > 0) {
                   const int content =
                       p.table[static_cast<std::size_t>(b)][static_cast<std::size_t>(k / page)];
-                  want = 0.5F * Float8E4M3::from_float(p.key(content, k % page, d)).to_float();
+                  const float value = p.key(content, k % page, d);
+                  want = 0.5F * (dtype == DType::kE4M3 ? Float8E4M3::from_float(value).to_float()
+                                                       : BFloat16::from_float(value).to_float());
                 }
                 const float got = r.out[row * kL + static_cast<std::size_t>(d)];
                 if (got != want && wrong++ < 5) {
@@ -162,6 +177,11 @@ TEST_F(Sm90DecodeTest, RowReturnsExactlyTheOneKeyItMatches) {
       }
     }
   }
+}
+
+TEST_F(Sm90DecodeTest, RowReturnsExactlyTheOneKeyItMatches) { expect_the_one_key(DType::kE4M3); }
+TEST_F(Sm90DecodeTest, Bf16RowReturnsExactlyTheOneKeyItMatches) {
+  expect_the_one_key(DType::kBF16);
 }
 
 DecodeProblem random_problem(int heads, int q_len) {
@@ -190,7 +210,7 @@ TEST_F(Sm90DecodeTest, AgreesWithFp64OnZeroMeanData) {
         SCOPED_TRACE(label(heads, q_len, p.page_size, parts));
         RunOptions options;
         options.num_parts = parts;
-        const DecodeResult got = run_decode(p, launch, options);
+        const DecodeResult got = run(p, options);
         EXPECT_TRUE(got.canaries_intact);
         const double rms = relative_rms(got.out, want.out);
         EXPECT_LE(rms, expected_rms(heads * q_len));
@@ -212,18 +232,50 @@ TEST_F(Sm90DecodeTest, AgreesWithFp64OnZeroMeanData) {
   }
 }
 
+// P is rounded to 8 bits, logits and sums keep 24.
+TEST_F(Sm90DecodeTest, Bf16AgreesWithFp64OnZeroMeanData) {
+  for (const int heads : {1, 16, 48, 64, 128}) {
+    for (const int q_len : {1, 3}) {
+      DecodeProblem p = random_problem(heads, q_len);
+      p.dtype = DType::kBF16;
+      const DecodeReference want = reference_decode(p);
+      for (const int parts : {1, 13, 0}) {
+        SCOPED_TRACE(label(heads, q_len, p.page_size, parts));
+        RunOptions options;
+        options.num_parts = parts;
+        const DecodeResult got = run(p, options);
+        EXPECT_TRUE(got.canaries_intact);
+        const double rms = relative_rms(got.out, want.out);
+        EXPECT_LE(rms, rounding_rms(7) + rounding_rms(7));
+        double worst = 0.0;
+        for (std::size_t i = 0; i < want.lse.size(); ++i) {
+          if (std::isinf(want.lse[i])) {
+            EXPECT_EQ(got.lse[i], -INFINITY) << i;
+          } else {
+            worst = std::max(worst, std::fabs(got.lse[i] - want.lse[i]));
+          }
+        }
+        EXPECT_LE(worst, 1e-4) << "lse";
+        std::printf("  bf16 %-40s rms %.4f%%, lse %.2e\n",
+                    label(heads, q_len, p.page_size, parts).c_str(), 100 * rms, worst);
+      }
+    }
+  }
+}
+
 TEST_F(Sm90DecodeTest, RepeatsBitwiseAndInAGraph) {
-  for (const int heads : {16, 24, 128}) {
+  for (const int heads : {16, 24, 128, -128}) {  // negative: bf16
     for (const int parts : {0, 1}) {
       SCOPED_TRACE(label(heads, 2, 64, parts));
-      const DecodeProblem p = random_problem(heads, 2);
+      DecodeProblem p = random_problem(std::abs(heads), 2);
+      if (heads < 0) p.dtype = DType::kBF16;
       RunOptions options;
       options.num_parts = parts;
       options.repeats = 20;
-      const DecodeResult direct = run_decode(p, launch, options);
+      const DecodeResult direct = run(p, options);
       EXPECT_TRUE(direct.canaries_intact);
       options.through_graph = true;
-      const DecodeResult graph = run_decode(p, launch, options);
+      const DecodeResult graph = run(p, options);
       EXPECT_TRUE(graph.canaries_intact);
       EXPECT_EQ(direct.out, graph.out);
       EXPECT_EQ(direct.lse, graph.lse);
@@ -263,7 +315,7 @@ TEST_F(Sm90DecodeTest, ConstantLatentsComeBackExactlyAtAnyLength) {
         };
         RunOptions options;
         options.num_parts = parts;
-        const DecodeResult r = run_decode(p, launch, options);
+        const DecodeResult r = run(p, options);
         float worst = 0.0F;
         for (const float x : r.out) worst = std::max(worst, std::fabs(x - 0.8125F));
         EXPECT_EQ(worst, 0.0F);
@@ -282,7 +334,7 @@ void expect_close(const DecodeProblem& p, const char* what, int heads, int keys)
   for (const int parts : {1, 0}) {
     RunOptions options;
     options.num_parts = parts;
-    const DecodeResult got = run_decode(p, launch, options);
+    const DecodeResult got = run(p, options);
     const double rms = relative_rms(got.out, want.out);
     double lse = 0.0;
     for (std::size_t i = 0; i < want.lse.size(); ++i) {

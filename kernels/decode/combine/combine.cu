@@ -370,8 +370,7 @@ void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = major >= 9 ? 1 : 0;
-  check_cuda(cudaLaunchKernelEx(&config, combine.kernel, p, by_part),
-             "decode_combine: launch");
+  check_cuda(cudaLaunchKernelEx(&config, combine.kernel, p, by_part), "decode_combine: launch");
 }
 
 }  // namespace mladcp

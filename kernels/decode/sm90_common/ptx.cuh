@@ -71,6 +71,11 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
   }
 }
 
+// All 128 threads of a warpgroup; `barrier` 1..15, one of its own for each.
+__device__ __forceinline__ void sync_warpgroup(int barrier) {
+  asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");
+}
+
 // True in one lane of a fully converged warp.
 __device__ __forceinline__ bool elect_one() {
   std::uint32_t elected;
@@ -87,6 +92,7 @@ __device__ __forceinline__ bool elect_one() {
 // L2 policy words as CUTLASS spells them: the cache is read once a step, so its
 // lines may leave L2 first.
 inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull;
+inline constexpr std::uint64_t kEvictNormal = 0x1000000000000000ull;
 
 __device__ __forceinline__ void tma_prefetch_descriptor(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
@@ -203,8 +209,7 @@ __device__ __forceinline__ void issue_before(int value, const float* x) {
         "st.shared.v4.f32 [%0+32], {%9, %10, %11, %12};\n"
         "st.shared.v4.f32 [%0+48], {%13, %14, %15, %16};\nexit;\nSKIP:\n}\n" ::"r"(value),
         "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]),
-        "f"(x[8]), "f"(x[9]), "f"(x[10]), "f"(x[11]), "f"(x[12]), "f"(x[13]), "f"(x[14]),
-        "f"(x[15])
+        "f"(x[8]), "f"(x[9]), "f"(x[10]), "f"(x[11]), "f"(x[12]), "f"(x[13]), "f"(x[14]), "f"(x[15])
         : "memory");
   }
 }

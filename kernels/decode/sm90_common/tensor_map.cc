@@ -1,5 +1,6 @@
 #include "kernels/decode/sm90_common/tensor_map.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/error.h"
@@ -65,6 +66,49 @@ PagedCacheMaps make_fp8_cache_maps(const DecodeParams& p) {
   maps.rope = make_map("rope", static_cast<const char*>(p.cache) + kDecodeLatentRank, 3, rope_dims,
                        rope_strides, rope_box, CU_TENSOR_MAP_SWIZZLE_64B);
   return maps;
+}
+
+bool query_tiles_are_boxes(const DecodeParams& p, int tile_rows) {
+  return p.num_heads % tile_rows == 0 || tile_rows % p.num_heads == 0;
+}
+
+namespace {
+
+// `tiles` tiles of `width` bytes of every head, from `base` on.
+CUtensorMap make_query_map(const DecodeParams& p, int tile_rows, int element_bytes,
+                           const void* base, cuuint32_t width, cuuint32_t tiles) {
+  const auto heads = static_cast<cuuint32_t>(p.num_heads);
+  const cuuint32_t box_heads = std::min(heads, static_cast<cuuint32_t>(tile_rows));
+  const cuuint64_t dims[] = {width, heads, static_cast<cuuint64_t>(p.num_rows), tiles};
+  // The stride of a single head is nobody's business and may be 0, which the encoder refuses.
+  const std::int64_t head_stride = heads == 1 ? kDecodeQkDim : p.query_head_stride;
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(head_stride * element_bytes),
+                                static_cast<cuuint64_t>(p.query_row_stride * element_bytes), width};
+  const cuuint32_t box[] = {width, box_heads, static_cast<cuuint32_t>(tile_rows) / box_heads,
+                            tiles};
+  return make_map("query", base, tiles == 1 ? 3 : 4, dims, strides, box,
+                  width == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+}
+
+}  // namespace
+
+PagedCacheMaps make_fp8_query_maps(const DecodeParams& p, int tile_rows) {
+  const auto* query = static_cast<const char*>(p.query);
+  return {make_query_map(p, tile_rows, 1, query, 128, 4),
+          make_query_map(p, tile_rows, 1, query + kDecodeLatentRank, 64, 1)};
+}
+
+CUtensorMap make_bf16_query_map(const DecodeParams& p, int tile_rows) {
+  return make_query_map(p, tile_rows, 2, p.query, 128, 9);
+}
+
+CUtensorMap make_bf16_cache_map(const DecodeParams& p) {
+  const cuuint64_t dims[] = {128, static_cast<cuuint64_t>(p.page_size), 9,
+                             static_cast<cuuint64_t>(p.num_pages)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(2 * p.cache_row_stride), 128,
+                                static_cast<cuuint64_t>(2 * p.cache_page_stride)};
+  const cuuint32_t box[] = {128, 64, 9, 1};
+  return make_map("cache", p.cache, 4, dims, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 }  // namespace mladcp::sm90

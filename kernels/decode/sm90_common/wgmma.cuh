@@ -23,6 +23,15 @@ __device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address
          ((group_bytes >> 4) << 32) | (static_cast<std::uint64_t>(swizzle) << 62);
 }
 
+// The same for an operand whose k runs down the rows: tiles of 64 columns in 128-byte rows,
+// 128-byte swizzle, each `tile_bytes` behind the last. One k step of 16 rows is +128.
+__device__ __forceinline__ std::uint64_t transposed_descriptor(std::uint32_t address,
+                                                               std::uint32_t tile_bytes) {
+  return static_cast<std::uint64_t>((address & 0x3FFFF) >> 4) |
+         (static_cast<std::uint64_t>(tile_bytes >> 4) << 16) | (std::uint64_t{1024 >> 4} << 32) |
+         (static_cast<std::uint64_t>(Swizzle::k128Bytes) << 62);
+}
+
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -60,6 +69,13 @@ __device__ __forceinline__ void pin_from(float* d) {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, "                           \
   "%25, %26, %27, %28, %29, %30, %31}"
 
+#define MLADCP_ACC64(d, i) MLADCP_ACC32(d, i), MLADCP_ACC32(d, i + 32)
+#define MLADCP_D64                                                                   \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+
 // A in registers. `accumulate` false overwrites d.
 #define MLADCP_WGMMA_RS(NAME, N, SHAPE, TAIL, D, ACC, A0, A1, A2, A3, B, P)                       \
   __device__ __forceinline__ void NAME(float(&d)[N / 2], const std::uint32_t(&a)[4],              \
@@ -96,6 +112,28 @@ __device__ __forceinline__ void wgmma_e4m3(float (&d)[32], std::uint64_t a, std:
       "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " MLADCP_D32 ", %32, %33, p, 1, 1;\n}\n"
       : MLADCP_ACC32(d, 0)
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+__device__ __forceinline__ void wgmma_bf16(float (&d)[32], std::uint64_t a, std::uint64_t b,
+                                           bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " MLADCP_D32
+      ", %32, %33, p, 1, 1, 0, 0;\n}\n"
+      : MLADCP_ACC32(d, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+// d += A B, B by transposed_descriptor. (N of 256 would not compile: ptxas holds an instruction's
+// registers against what a thread has at launch.)
+__device__ __forceinline__ void wgmma_bf16_transposed(float (&d)[64], std::uint64_t a,
+                                                      std::uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " MLADCP_D64
+      ", %64, %65, p, 1, 1, 0, 1;\n}\n"
+      : MLADCP_ACC64(d, 0)
+      : "l"(a), "l"(b));
 }
 
 }  // namespace mladcp::sm90

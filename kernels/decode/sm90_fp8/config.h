@@ -8,9 +8,9 @@
 
 namespace mladcp::sm90_fp8 {
 
-// How P (the softmax weights) enters the second product: e4m3 with O promoted to fp32 once a page,
-// or f16 with O accumulated in place (an f16 wgmma keeps 24 bits).
-enum class PvFormat { kE4M3, kF16 };
+// How P (the softmax weights) enters the second product: e4m3 or f16 (both promoted to fp32 once a
+// page), or bf16 with O accumulated in place (a 16-bit wgmma keeps 24 bits).
+enum class PvFormat { kE4M3, kF16, kBF16 };
 
 inline constexpr int kPageKeys = kDecodeBlockKeys;
 inline constexpr int kRopeOffset = kDecodeLatentRank;  // bytes, as e4m3 is one byte
@@ -46,6 +46,10 @@ struct Config {
   static constexpr int kRows = kTileRows;
   static constexpr PvFormat kPv = kPvFormat;
   static constexpr bool kPvF16 = kPvFormat == PvFormat::kF16;
+  static constexpr bool kPv16Bit = kPvF16;
+  static constexpr bool kF16Partials = true;
+  static constexpr int kStageBytes = kPageBytes;
+  static constexpr int kProbSlotBits = 1;  // two buffers of P
   static constexpr int kSoftmaxWarps = kRows / 16;
 
   // Weights are 2^offset at a row's reference maximum. The reference follows the maximum only when

@@ -62,17 +62,6 @@ __device__ __forceinline__ void make_f16_fragments(std::uint32_t (&a)[2][4],
   }
 }
 
-__device__ __forceinline__ bool any_rescaled(std::uint32_t flags) {
-  int f[4];
-  asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
-               : "r"(flags)
-               : "memory");
-  // The same in all lanes; the vote lets the compiler know, and keep its state in uniform
-  // registers.
-  return __any_sync(~0U, (f[0] | f[1] | f[2] | f[3]) != 0);
-}
-
 // o *= alpha, column by column, one factor at a time for want of registers.
 template <int kRegs>
 __device__ __forceinline__ void rescale(float (&o)[kRegs], std::uint32_t alpha) {

@@ -32,11 +32,11 @@ __device__ __forceinline__ void store_field(std::uint32_t piece, std::size_t off
 }
 
 // All lanes of one warp. Written for 24 registers: fields of a piece are stored as they are known.
-template <class C>
+// load(stage, barrier, row in page, page) starts the copies of a page, C::kStageBytes in all.
+template <class C, class Load>
 __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared<C>& shared,
-                                             const CUtensorMap* latent_map,
-                                             const CUtensorMap* rope_map, int part_index, int tile,
-                                             int page_shift) {
+                                             int part_index, int tile, int page_shift,
+                                             const Load& load) {
   const auto lane = [] { return sm90::thread_index() & 31; };
   const int field =
       lane() < 5 ? load_int(reinterpret_cast<const int*>(p.parts + part_index) + lane()) : 0;
@@ -95,9 +95,8 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
         const std::uint32_t full = shared.page_full(page_at.slot());
         const std::uint32_t stage = shared.stage(page_at.slot());
         sm90::barrier_wait(shared.page_empty(page_at.slot()), page_at.parity() ^ 1);
-        sm90::barrier_arrive_expect_bytes(full, kPageBytes);
-        sm90::tma_load_4d(stage, latent_map, 0, row, 0, page, full, sm90::kEvictFirst);
-        sm90::tma_load_3d(stage + kRopeTileOffset, rope_map, 0, row, page, full, sm90::kEvictFirst);
+        sm90::barrier_arrive_expect_bytes(full, C::kStageBytes);
+        load(stage, full, row, page);
       }
       page_at.advance();
     }
@@ -106,6 +105,32 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
   if (lane() == 0) {
     store_field(shared.piece(piece_at.slot()), offsetof(Piece, num_pages), -1);
     sm90::barrier_arrive(shared.piece_full(piece_at.slot()));
+  }
+}
+
+// Warps 1..3 of the producer warpgroup, where tiles of query rows are boxes. load(barrier, head,
+// query row) starts the copies of a tile, kBytes in all. Rows behind the request's are the next
+// request's, or zeros: nobody reads their output.
+template <class C, int kBytes, class Load>
+__device__ __forceinline__ void request_queries(const DecodeParams& p, const Shared<C>& shared,
+                                                int tile, const Load& load) {
+  const bool loads = (sm90::thread_index() >> 5) % 4 == 1;
+  PieceCursor piece_at;
+  SingleCursor query_at;
+  Piece piece;
+  while (next_piece(shared, piece_at, piece)) {
+    if (piece.num_pages == 0) continue;
+    sm90::barrier_wait(shared.query_empty(), query_at.parity() ^ 1);
+    query_at.advance();
+    __syncwarp();
+    if (!sm90::elect_one()) continue;
+    if (loads) {
+      const int token = tile * C::kRows / p.num_heads;
+      sm90::barrier_arrive_expect_bytes(shared.query_full(), kBytes);
+      load(shared.query_full(), tile * C::kRows - token * p.num_heads, piece.row_begin + token);
+    } else {
+      sm90::barrier_arrive(shared.query_full());
+    }
   }
 }
 

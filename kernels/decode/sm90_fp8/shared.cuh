@@ -19,7 +19,7 @@ template <class C>
 struct Shared {
   std::uint32_t base;
 
-  __device__ std::uint32_t stage(int s) const { return base + s * kPageBytes; }
+  __device__ std::uint32_t stage(int s) const { return base + s * C::kStageBytes; }
   __device__ std::uint32_t query() const { return base + C::kQueryOffset; }
   __device__ std::uint32_t prob(int slot) const {
     return base + C::kProbOffset + slot * C::kProbBytes;
@@ -46,6 +46,17 @@ struct Shared {
   __device__ std::uint32_t piece_full(int s) const { return barrier(2 * C::kStages + 8 + s); }
   __device__ std::uint32_t piece_empty(int s) const {
     return barrier(2 * C::kStages + 8 + kPieceSlots + s);
+  }
+
+  // The rescale flags, then factors of 1; threads 0 .. 511.
+  __device__ void init_factors() const {
+    constexpr unsigned kFlagWords = (C::kAlphaOffset - C::kRescaledOffset) / 4;
+    constexpr unsigned kFactorWords = (C::kRowScaleOffset - C::kAlphaOffset) / 4;
+    if (threadIdx.x < kFlagWords + kFactorWords) {
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(rescaled(0) + 4 * threadIdx.x),
+                   "f"(threadIdx.x < kFlagWords ? 0.0F : 1.0F)
+                   : "memory");
+    }
   }
 
   __device__ void init_barriers() const {
@@ -94,7 +105,6 @@ struct CountingCursor {
   __device__ __forceinline__ void advance() { ++count; }
 };
 using PieceCursor = CountingCursor<2>;
-using WeightsCursor = CountingCursor<1>;
 using SingleCursor = CountingCursor<0>;
 static_assert(kPieceSlots == 4);
 
@@ -133,6 +143,23 @@ __device__ __forceinline__ bool next_piece(const Shared<C>& shared, Cursor&& at,
   if (sm90::elect_one()) sm90::barrier_arrive(shared.piece_empty(at.slot()));
   at.advance();
   return piece.num_pages >= 0;
+}
+
+// Where the factor of tile row n lies, so that a PV thread reads its 2 heads of each 8 as vectors.
+__device__ __forceinline__ int alpha_index(int n) {
+  return ((n & 7) >> 1) * kAlphaStride + 2 * (n >> 3) + (n & 1);
+}
+
+// Whether any warp moved a reference: `flags` is Shared::rescaled of a slot.
+__device__ __forceinline__ bool any_rescaled(std::uint32_t flags) {
+  int f[4];
+  asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+               : "r"(flags)
+               : "memory");
+  // The same in all lanes; the vote lets the compiler know, and keep its state in uniform
+  // registers.
+  return __any_sync(~0U, (f[0] | f[1] | f[2] | f[3]) != 0);
 }
 
 }  // namespace mladcp::sm90_fp8

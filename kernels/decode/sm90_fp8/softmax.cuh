@@ -23,32 +23,56 @@ struct RowState {
   float sum;  // over this thread's keys, unquantised
 };
 
-// Steps kBegin..kEnd - 1 of S = Q K^T for the page in `stage`.
-template <class C, int kBegin, int kEnd>
-__device__ __forceinline__ void issue_scores(float (&s)[32],
-                                             const std::uint32_t (&q)[C::kQueryRegisterSteps][4],
-                                             const Shared<C>& shared, int stage) {
-  using sm90::Swizzle;
-  const std::uint32_t page = shared.stage(stage);
-  const std::uint64_t key_latent = sm90::matrix_descriptor(page, Swizzle::k128Bytes);
-  const std::uint64_t key_rope = sm90::matrix_descriptor(page + kRopeTileOffset, Swizzle::k64Bytes);
-  const std::uint64_t query_latent = sm90::matrix_descriptor(shared.query(), Swizzle::k128Bytes);
-  const std::uint64_t query_rope =
-      sm90::matrix_descriptor(shared.query() + C::kQueryRopeTile, Swizzle::k64Bytes);
+// The query as an operand of S = Q K^T: most steps in registers, the rest in shared memory.
+template <class C>
+struct QueryOperand {
+  static constexpr int kSteps = kQkSteps;
+  // Whether the query's buffer is still read after load().
+  static constexpr bool kKeepsBuffer = C::kQueryRegisterSteps < kQkSteps;
+
+  std::uint32_t q[C::kQueryRegisterSteps][4];
+
+  // ldmatrix gives the A fragment as it is: rows +0 / +8, then the second 16 bytes of both.
+  __device__ __forceinline__ void load(const Shared<C>& shared, int warp, int lane, bool active) {
+    const int row = 16 * (active ? warp : 0) + (lane & 15);
+    const int chunk = lane >> 4;
 #pragma unroll
-  for (int k = kBegin; k < kEnd; ++k) {
-    // 4 steps a latent tile of 8 KiB (512 descriptor units), 2 units a step.
-    const std::uint64_t key =
-        k < 16 ? key_latent + (k / 4) * 512 + (k % 4) * 2 : key_rope + (k - 16) * 2;
-    if (k < C::kQueryRegisterSteps) {
-      sm90::wgmma_e4m3(s, q[k < C::kQueryRegisterSteps ? k : 0], key, k > 0);
-    } else {
-      const std::uint64_t query =
-          k < 16 ? query_latent + (k / 4) * 512 + (k % 4) * 2 : query_rope + (k - 16) * 2;
-      sm90::wgmma_e4m3(s, query, key, true);
+    for (int k = 0; k < C::kQueryRegisterSteps; ++k) {
+      const std::uint32_t address =
+          k < 16
+              ? shared.query() + (k / 4) * (C::kRows * 128) + swizzled_128(row, 2 * (k % 4) + chunk)
+              : shared.query() + C::kQueryRopeTile + swizzled_64(row, 2 * (k - 16) + chunk);
+      sm90::load_matrix_x4(q[k], address);
+      if (!active) q[k][0] = q[k][1] = q[k][2] = q[k][3] = 0;
     }
   }
-}
+
+  // Steps kBegin..kEnd - 1 for the page in `stage`.
+  template <int kBegin, int kEnd>
+  __device__ __forceinline__ void issue(float (&s)[32], const Shared<C>& shared, int stage) const {
+    using sm90::Swizzle;
+    const std::uint32_t page = shared.stage(stage);
+    const std::uint64_t key_latent = sm90::matrix_descriptor(page, Swizzle::k128Bytes);
+    const std::uint64_t key_rope =
+        sm90::matrix_descriptor(page + kRopeTileOffset, Swizzle::k64Bytes);
+    const std::uint64_t query_latent = sm90::matrix_descriptor(shared.query(), Swizzle::k128Bytes);
+    const std::uint64_t query_rope =
+        sm90::matrix_descriptor(shared.query() + C::kQueryRopeTile, Swizzle::k64Bytes);
+#pragma unroll
+    for (int k = kBegin; k < kEnd; ++k) {
+      // 4 steps a latent tile of 8 KiB (512 descriptor units), 2 units a step.
+      const std::uint64_t key =
+          k < 16 ? key_latent + (k / 4) * 512 + (k % 4) * 2 : key_rope + (k - 16) * 2;
+      if (k < C::kQueryRegisterSteps) {
+        sm90::wgmma_e4m3(s, q[k < C::kQueryRegisterSteps ? k : 0], key, k > 0);
+      } else {
+        const std::uint64_t query =
+            k < 16 ? query_latent + (k / 4) * 512 + (k % 4) * 2 : query_rope + (k - 16) * 2;
+        sm90::wgmma_e4m3(s, query, key, true);
+      }
+    }
+  }
+};
 
 // Hides keys at or beyond the rows' limits, counted from the page's first key.
 __device__ __forceinline__ void mask_scores(float (&s)[32], int limit0, int limit1, int t) {
@@ -172,7 +196,7 @@ __device__ __forceinline__ void give_headroom(RowState& row, float (&s)[32], int
 // in. f16: word 8h + j is row half h, keys 8j..8j + 7 in order.
 template <class C>
 struct PackedWeights {
-  static constexpr int kWords = C::kPvF16 ? 16 : 8;
+  static constexpr int kWords = C::kPv16Bit ? 16 : 8;
   std::uint32_t word[kWords];
 
   // Group i of the weights `w`, keys 16i..16i + 15.
@@ -180,7 +204,10 @@ struct PackedWeights {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float* v = w + 2 * h;
-      if constexpr (C::kPvF16) {
+      if constexpr (C::kPv == PvFormat::kBF16) {
+        word[8 * h + 2 * i] = sm90::pack_bf16x2(v[0], v[1]);
+        word[8 * h + 2 * i + 1] = sm90::pack_bf16x2(v[4], v[5]);
+      } else if constexpr (C::kPv == PvFormat::kF16) {
         word[8 * h + 2 * i] = sm90::pack_f16x2(v[0], v[1]);
         word[8 * h + 2 * i + 1] = sm90::pack_f16x2(v[4], v[5]);
       } else {
@@ -196,16 +223,11 @@ struct PackedWeights {
     for (int i = 0; i < kWords; i += 4) {
       const int r = row + (i >= kWords / 2 ? 8 : 0);
       const int chunk = i % (kWords / 2) + (lane >> 3);
-      sm90::store_matrix_x4(tile + (C::kPvF16 ? swizzled_128(r, chunk) : swizzled_64(r, chunk)),
+      sm90::store_matrix_x4(tile + (C::kPv16Bit ? swizzled_128(r, chunk) : swizzled_64(r, chunk)),
                             word[i], word[i + 1], word[i + 2], word[i + 3]);
     }
   }
 };
-
-// Where the factor of tile row n lies, so that a PV thread reads its 2 heads of each 8 as vectors.
-__device__ __forceinline__ int alpha_index(int n) {
-  return ((n & 7) >> 1) * kAlphaStride + 2 * (n >> 3) + (n & 1);
-}
 
 // Tells the PV warps by what to multiply the rows of O before this page's product is added.
 template <class C>
@@ -231,18 +253,19 @@ __device__ __forceinline__ void finish_row(const DecodeParams& p, const Shared<C
                                            const Piece& piece, int tile, int n, float sum,
                                            float reference) {
   const bool seen = sum > 0.0F;
-  const float scale = seen ? __fdividef(piece.split >= 0 ? 1.0F : p.output_scale, sum) : 0.0F;
+  const bool unscaled = C::kF16Partials && piece.split >= 0;
+  const float scale = seen ? __fdividef(unscaled ? 1.0F : p.output_scale, sum) : 0.0F;
   const float lse = seen ? __logf(sum) - reference * kLn2 : -__builtin_huge_valf();
-  // Where the row goes, with bit 0 set when that is a partial (f16); 0 for rows that do not exist.
+  // Where the row goes, with bit 0 set when that is a partial; 0 for rows that do not exist.
   std::uint64_t target = 0;
   if (n < piece.num_rows) {
     const int index = tile * C::kRows + n;
     if (piece.split >= 0) {
       const std::int64_t row =
           static_cast<std::int64_t>(piece.split) * p.max_rows_per_request * p.num_heads + index;
-      target = reinterpret_cast<std::uint64_t>(static_cast<std::uint16_t*>(p.partial_out) +
-                                               row * kDecodeLatentRank) |
-               1;
+      constexpr int kBytes = kDecodeLatentRank * (C::kF16Partials ? 2 : 4);
+      target =
+          reinterpret_cast<std::uint64_t>(static_cast<char*>(p.partial_out) + row * kBytes) | 1;
       p.partial_lse[row] = lse;
     } else {
       const int token = index / p.num_heads;
@@ -267,7 +290,7 @@ __device__ __forceinline__ int visible_keys(const DecodeParams& p, const Piece& 
   return p.visible[piece.row_begin + token] - piece.first_key;
 }
 
-template <class C>
+template <class C, class Query>
 __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& shared, int tile) {
   const int lane = threadIdx.x & 31;
   const int warp = __shfl_sync(~0U, (threadIdx.x >> 5) & 3, 0);
@@ -281,7 +304,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
   SingleCursor query_at;
   SingleCursor sums_at;
   RingCursor<C::kStages> page_at;
-  WeightsCursor prob_at;
+  CountingCursor<C::kProbSlotBits> prob_at;
   std::uint32_t moved_slots = 0;
   Piece piece;
   while (next_piece(shared, piece_at, piece)) {
@@ -292,24 +315,11 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       int limit1 = active ? visible_keys<C>(p, piece, tile, n0 + 8) : 0;
       const int clean_keys = __reduce_min_sync(~0U, min(limit0, limit1));
 
-      std::uint32_t q[C::kQueryRegisterSteps][4];
+      Query query;
       sm90::barrier_wait(shared.query_full(), query_at.parity());
       query_at.advance();
-      {
-        // ldmatrix gives the A fragment as it is: rows +0 / +8, then the second 16 bytes of both.
-        const int row = 16 * (active ? warp : 0) + (lane & 15);
-        const int chunk = lane >> 4;
-#pragma unroll
-        for (int k = 0; k < C::kQueryRegisterSteps; ++k) {
-          const std::uint32_t address =
-              k < 16 ? shared.query() + (k / 4) * (C::kRows * 128) +
-                           swizzled_128(row, 2 * (k % 4) + chunk)
-                     : shared.query() + C::kQueryRopeTile + swizzled_64(row, 2 * (k - 16) + chunk);
-          sm90::load_matrix_x4(q[k], address);
-          if (!active) q[k][0] = q[k][1] = q[k][2] = q[k][3] = 0;
-        }
-      }
-      if constexpr (C::kQueryRegisterSteps == kQkSteps) {
+      query.load(shared, warp, lane, active);
+      if constexpr (!Query::kKeepsBuffer) {
         __syncwarp();
         if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
       }
@@ -317,7 +327,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       float s[32];
       sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
       sm90::wgmma_fence();
-      issue_scores<C, 0, kQkSteps>(s, q, shared, page_at.slot());
+      query.template issue<0, Query::kSteps>(s, shared, page_at.slot());
       sm90::wgmma_commit();
       // Page i from the scores of this warp to the weights in shared memory.
       const auto weigh = [&](int i) {
@@ -366,7 +376,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         collect(1);
         collect(2);
         collect(3);
-        if (!C::kPvF16 && __builtin_expect(i == 0, 0)) {
+        if (!C::kPv16Bit && __builtin_expect(i == 0, 0)) {
           give_headroom<C>(row0, w, 0);
           give_headroom<C>(row1, w, 1);
 #pragma unroll
@@ -394,8 +404,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       const int last = piece.num_pages - 1;
       for (int i = 0; i < last; ++i) {
         page_at.advance();
-        const bool arrived =
-            sm90::barrier_test(shared.page_full(page_at.slot()), page_at.parity());
+        const bool arrived = sm90::barrier_test(shared.page_full(page_at.slot()), page_at.parity());
         sm90::wgmma_wait<0>();
         sm90::pin(s);
         weigh(i);
@@ -408,16 +417,16 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
           sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
         }
         sm90::wgmma_fence();
-        issue_scores<C, 0, kEarlySteps>(s, q, shared, page_at.slot());
+        query.template issue<0, kEarlySteps>(s, shared, page_at.slot());
         if (ready) publish_weights();
-        issue_scores<C, kEarlySteps, kQkSteps>(s, q, shared, page_at.slot());
+        query.template issue<kEarlySteps, Query::kSteps>(s, shared, page_at.slot());
         sm90::wgmma_commit();
         prob_at.advance();
       }
       page_at.advance();
       sm90::wgmma_wait<0>();
       sm90::pin(s);
-      if constexpr (C::kQueryRegisterSteps < kQkSteps) {
+      if constexpr (Query::kKeepsBuffer) {
         if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
       }
       weigh(last);
