@@ -240,6 +240,12 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
   add(o[kDimTiles - 1], product[(kDimTiles - 1) & 1]);
 }
 
+// The slot of P, by a vote: that tells the compiler that all lanes agree, so that the descriptor is
+// made in uniform registers, where the matrix instructions want it.
+__device__ __forceinline__ int uniform_slot(const PackedCursors& cursors) {
+  return __any_sync(~0U, cursors.weights_slot() != 0) ? 1 : 0;
+}
+
 template <class C>
 __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int half) {
   const int lane = threadIdx.x & 31;
@@ -268,9 +274,9 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
         load_values<true>(raw, page, 0, 0, keys);
         make_f16_fragments(a[0], raw);
         const auto accumulate = [&](auto tail) {
-          sm90::barrier_wait(shared.prob_full(cursors.weights_slot()), cursors.weights_parity());
-          accumulate_page_f16<C, tail.value>(o, product, a, shared, page, page_at,
-                                             cursors.weights_slot(), keys);
+          const int slot = uniform_slot(cursors);
+          sm90::barrier_wait(shared.prob_full(slot), cursors.weights_parity());
+          accumulate_page_f16<C, tail.value>(o, product, a, shared, page, page_at, slot, keys);
           cursors.advance_weights();
         };
         for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
@@ -285,9 +291,9 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
         load_values<true>(raw, page, 0, 1, keys);
         make_e4m3_fragment(a[1], raw);
         const auto accumulate = [&](auto tail) {
-          sm90::barrier_wait(shared.prob_full(cursors.weights_slot()), cursors.weights_parity());
-          accumulate_page_e4m3<C, tail.value>(o, product, a, shared, page, page_at,
-                                              cursors.weights_slot(), keys);
+          const int slot = uniform_slot(cursors);
+          sm90::barrier_wait(shared.prob_full(slot), cursors.weights_parity());
+          accumulate_page_e4m3<C, tail.value>(o, product, a, shared, page, page_at, slot, keys);
           cursors.advance_weights();
         };
         for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
