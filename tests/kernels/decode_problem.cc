@@ -375,7 +375,7 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
           result.canaries_intact = false;
         }
       }
-      const float lse = first_lse[static_cast<std::size_t>(t * (p.heads + kPadHeads) + h)];
+      const float lse = first_lse[static_cast<std::size_t>(t) * (p.heads + kPadHeads) + h];
       if (inside) {
         result.lse.push_back(lse);
       } else if (lse != 12345.0F) {

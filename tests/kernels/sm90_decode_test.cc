@@ -146,7 +146,7 @@ void expect_the_one_key(DType dtype) {
           for (int t = 0; t < p.rows(); ++t) {
             const auto [b, v] = owner[static_cast<std::size_t>(t)];
             for (int h = 0; h < heads; ++h) {
-              const std::size_t row = static_cast<std::size_t>(t * heads + h);
+              const std::size_t row = static_cast<std::size_t>(t) * heads + h;
               const int k = target(t, h);
               // The nearest miss lies 112 below: its weight is 0 in fp32.
               const float lse = v == 0 ? -INFINITY : 336.0F;

@@ -281,13 +281,14 @@ __device__ __forceinline__ void finish_row(const DecodeParams& p, const Shared<C
                : "memory");
 }
 
+// Keys of its request that tile row n sees.
 template <class C>
 __device__ __forceinline__ int visible_keys(const DecodeParams& p, const Piece& piece, int tile,
                                             int n) {
-  // Rows that do not exist see everything: their scores are 0, and nobody reads their output.
-  if (n >= piece.num_rows) return piece.num_keys;
+  // Rows that do not exist see everything: nobody reads their output.
+  if (n >= piece.num_rows) return piece.first_key + piece.num_keys;
   const int token = (tile * C::kRows + n) / p.num_heads;
-  return p.visible[piece.row_begin + token] - piece.first_key;
+  return p.visible[piece.row_begin + token];
 }
 
 template <class C, class Query>
@@ -311,9 +312,9 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
     RowState row0{kUnsetReference, 0.0F};
     RowState row1{kUnsetReference, 0.0F};
     if (piece.num_pages > 0) {
-      int limit0 = active ? visible_keys<C>(p, piece, tile, n0) : 0;
-      int limit1 = active ? visible_keys<C>(p, piece, tile, n0 + 8) : 0;
-      const int clean_keys = __reduce_min_sync(~0U, min(limit0, limit1));
+      // Not touched before the first product is on its way: they may come from far.
+      const int visible0 = active ? visible_keys<C>(p, piece, tile, n0) : 0;
+      const int visible1 = active ? visible_keys<C>(p, piece, tile, n0 + 8) : 0;
 
       Query query;
       sm90::barrier_wait(shared.query_full(), query_at.parity());
@@ -329,6 +330,10 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       sm90::wgmma_fence();
       query.template issue<0, Query::kSteps>(s, shared, page_at.slot());
       sm90::wgmma_commit();
+      // From the first page on.
+      const int limit0 = visible0 - piece.first_key;
+      const int limit1 = visible1 - piece.first_key;
+      const int clean_keys = __reduce_min_sync(~0U, min(limit0, limit1));
       // Page i from the scores of this warp to the weights in shared memory.
       const auto weigh = [&](int i) {
         if (!active) return;
