@@ -4,7 +4,8 @@
 //                [--parts PARTS] [--bf16] [--regimes] [--no-combine] [--hot]
 //
 // Timing: 20 launches (decode + combine) over rotating cache sets, captured in one graph; mean of a
-// replay, median of 9 replays. Pages of 64 tokens in random order. --regimes adds burst (first 50
+// replay, median of 9 replays, each shape after half a second of idleness, because load lowers the
+// clocks of what follows. Pages of 64 tokens in random order. --regimes adds burst (first 50
 // ms after idle) and sustained (last second of 3 s of back-to-back replays) for six shapes. Ratios
 // are to a public FP8 kernel (BF16 with --bf16) measured the same way on one H200.
 #include <cuda_bf16.h>
@@ -39,6 +40,7 @@ constexpr int kL = kDecodeLatentRank;
 constexpr int kPage = 64;
 constexpr int kLaunches = 20;
 constexpr int kReplays = 9;
+constexpr std::chrono::milliseconds kIdle(500);
 
 // Seconds are relative to nothing; -1 keys a request stands for the trace.
 struct Shape {
@@ -311,6 +313,7 @@ class Problem {
 
   Stats median() {
     replay();
+    std::this_thread::sleep_for(kIdle);
     std::vector<double> us;
     for (int i = 0; i < kReplays; ++i) us.push_back(replay());
     std::sort(us.begin(), us.end());
@@ -488,7 +491,7 @@ int run(int argc, char** argv) {
       Problem problem(arena, shape_lengths(s.batch, s.keys, trace), s.heads, 1, overhead, parts,
                       bf16, combine, hot_pages, stream);
       problem.replay();
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      std::this_thread::sleep_for(kIdle);
       const Stats burst = problem.window(0.0, 0.05);
       const Stats steady = problem.window(2.0, 3.0);
       std::printf(

@@ -330,6 +330,8 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   params.f16_partials = options.f16_partials;
   params.partial_lse = d_partial_lse.as<float>();
 
+  // Copies and fills of device memory may still be under way, and no other stream waits for them.
+  check_cuda(cudaDeviceSynchronize(), "uploads");
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   cudaGraphExec_t graph_exec = nullptr;

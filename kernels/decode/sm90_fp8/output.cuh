@@ -240,12 +240,6 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
   add(o[kDimTiles - 1], product[(kDimTiles - 1) & 1]);
 }
 
-// The slot of P, by a vote: that tells the compiler that all lanes agree, so that the descriptor is
-// made in uniform registers, where the matrix instructions want it.
-__device__ __forceinline__ int uniform_slot(const PackedCursors& cursors) {
-  return __any_sync(~0U, cursors.weights_slot() != 0) ? 1 : 0;
-}
-
 template <class C>
 __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int half) {
   const int lane = threadIdx.x & 31;
@@ -253,10 +247,12 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
   std::uint32_t page =
       shared.stage(0) + half * (2 * kPageKeys * kLatentChunk) + swizzled_128(lane, warp);
 
-  PackedCursors cursors;
+  PieceCursor piece_at;
+  SingleCursor sums_at;
+  CountingCursor<1> prob_at;
   RingCursor<C::kStages> page_at;
   Piece piece;
-  while (next_piece(shared, cursors.pieces(), piece)) {
+  while (next_piece(shared, piece_at, piece)) {
     float o[kDimTiles][C::kRows / 2];
 #pragma unroll
     for (int mt = 0; mt < kDimTiles; ++mt) {
@@ -274,10 +270,10 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
         load_values<true>(raw, page, 0, 0, keys);
         make_f16_fragments(a[0], raw);
         const auto accumulate = [&](auto tail) {
-          const int slot = uniform_slot(cursors);
-          sm90::barrier_wait(shared.prob_full(slot), cursors.weights_parity());
+          const int slot = prob_at.slot();
+          sm90::barrier_wait(shared.prob_full(slot), prob_at.parity());
           accumulate_page_f16<C, tail.value>(o, product, a, shared, page, page_at, slot, keys);
-          cursors.advance_weights();
+          prob_at.advance();
         };
         for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
         for (; keys > 0; keys -= kPageKeys) accumulate(std::true_type{});
@@ -291,19 +287,20 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
         load_values<true>(raw, page, 0, 1, keys);
         make_e4m3_fragment(a[1], raw);
         const auto accumulate = [&](auto tail) {
-          const int slot = uniform_slot(cursors);
-          sm90::barrier_wait(shared.prob_full(slot), cursors.weights_parity());
+          const int slot = prob_at.slot();
+          sm90::barrier_wait(shared.prob_full(slot), prob_at.parity());
           accumulate_page_e4m3<C, tail.value>(o, product, a, shared, page, page_at, slot, keys);
-          cursors.advance_weights();
+          prob_at.advance();
         };
         for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
         for (; keys > 0; keys -= kPageKeys) accumulate(std::true_type{});
       }
     }
-    sm90::barrier_wait(shared.sums_full(), cursors.sums_parity());
+    sm90::barrier_wait(shared.sums_full(), sums_at.parity());
     store_rows<C>(shared, o);
     __syncwarp();
     if (sm90::elect_one()) sm90::barrier_arrive(shared.sums_empty());
+    sums_at.advance();
   }
 }
 

@@ -108,23 +108,6 @@ using PieceCursor = CountingCursor<2>;
 using SingleCursor = CountingCursor<0>;
 static_assert(kPieceSlots == 4);
 
-// A piece cursor and a weights cursor in one register, for the PV warps.
-struct PackedCursors {
-  struct Pieces {
-    std::uint32_t& count;
-    __device__ __forceinline__ int slot() const { return (count >> 2) & 3; }
-    __device__ __forceinline__ std::uint32_t parity() const { return (count >> 4) & 1; }
-    __device__ __forceinline__ void advance() { count += 4; }
-  };
-  std::uint32_t count = 0;
-  __device__ __forceinline__ Pieces pieces() { return {count}; }
-  // Of the piece read last: one set of sums a piece.
-  __device__ __forceinline__ std::uint32_t sums_parity() const { return ((count >> 2) - 1) & 1; }
-  __device__ __forceinline__ int weights_slot() const { return count & 1; }
-  __device__ __forceinline__ std::uint32_t weights_parity() const { return (count >> 1) & 1; }
-  __device__ __forceinline__ void advance_weights() { count = (count & ~3U) | ((count + 1) & 3U); }
-};
-
 // Reads the next piece; every lane of a consuming warp calls it. False after the last one.
 template <class C, class Cursor>
 __device__ __forceinline__ bool next_piece(const Shared<C>& shared, Cursor&& at, Piece& piece) {
