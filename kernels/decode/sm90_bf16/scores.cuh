@@ -6,12 +6,25 @@
 
 namespace mladcp::sm90_bf16 {
 
-// The query as an operand of S: all of it from shared memory.
+// The query as an operand of S: most steps in registers, which leaves shared memory to the others.
 struct QueryOperand {
   static constexpr int kSteps = kQkSteps;
   static constexpr bool kKeepsBuffer = true;
+  static constexpr int kRegisterSteps = Config::kQueryRegisterSteps;
 
-  __device__ __forceinline__ void load(const sm90_fp8::Shared<Config>&, int, int, bool) {}
+  std::uint32_t q[kRegisterSteps][4];
+
+  // ldmatrix gives the A fragment as it is: rows +0 / +8, then the second 16 bytes of both.
+  __device__ __forceinline__ void load(const sm90_fp8::Shared<Config>& shared, int warp, int lane,
+                                       bool) {
+    const int row = 16 * warp + (lane & 15);
+    const int chunk = lane >> 4;
+#pragma unroll
+    for (int k = 0; k < kRegisterSteps; ++k) {
+      sm90::load_matrix_x4(q[k], shared.query() + (k / 4) * kTileBytes +
+                                     sm90_fp8::swizzled_128(row, 2 * (k % 4) + chunk));
+    }
+  }
 
   // Steps kBegin..kEnd - 1 for the page in `stage`: 4 a tile, 32 bytes (2 descriptor units) apart.
   template <int kBegin, int kEnd>
@@ -23,7 +36,11 @@ struct QueryOperand {
 #pragma unroll
     for (int k = kBegin; k < kEnd; ++k) {
       const int at = (k / 4) * (kTileBytes / 16) + (k % 4) * 2;
-      sm90::wgmma_bf16(s, query + at, key + at, k > 0);
+      if (k < kRegisterSteps) {
+        sm90::wgmma_bf16(s, q[k < kRegisterSteps ? k : 0], key + at, k > 0);
+      } else {
+        sm90::wgmma_bf16(s, query + at, key + at, true);
+      }
     }
   }
 };

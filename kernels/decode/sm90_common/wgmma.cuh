@@ -102,6 +102,9 @@ MLADCP_WGMMA_RS(wgmma_f16, 32, "m64n32k16.f32.f16.f16", ", 0", MLADCP_D16, MLADC
 MLADCP_WGMMA_RS(wgmma_f16, 64, "m64n64k16.f32.f16.f16", ", 0", MLADCP_D32, MLADCP_ACC32(d, 0), "32",
                 "33", "34", "35", "36", "37")
 
+MLADCP_WGMMA_RS(wgmma_bf16, 64, "m64n64k16.f32.bf16.bf16", ", 0", MLADCP_D32, MLADCP_ACC32(d, 0),
+                "32", "33", "34", "35", "36", "37")
+
 #undef MLADCP_WGMMA_RS
 
 // A in shared memory.
