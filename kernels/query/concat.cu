@@ -22,10 +22,10 @@ struct ConcatParams {
   float scale;
 };
 
-template <typename Out, int kN>
+template <typename Out, int kN, int kRows>
 __global__ void __launch_bounds__(kTileThreads, kJoinBlocksPerSm<kN>)
     concat_kernel(const __grid_constant__ ConcatParams p) {
-  join_rows<Out, kN>(p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
+  join_rows<Out, kN, kRows>(p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
     const std::int64_t t = p.heads.quotient(row);
     const std::int64_t h = row - t * p.heads.divisor();
     return JoinedRow<Out>{p.latent + t * p.latent_strides[0] + h * p.latent_strides[1],
@@ -38,8 +38,14 @@ template <typename Out, int kN>
 void launch(ConcatParams p, const TensorView& out, std::int64_t latent, cudaStream_t stream) {
   p.chunks_per_row = FastDivisor(static_cast<std::uint32_t>(out.shape[2] / kN));
   p.latent_chunks = static_cast<std::uint32_t>(latent / kN);
-  const unsigned blocks = grid_blocks(p.rows, kJoinTileRows<kN>);
-  concat_kernel<Out, kN><<<blocks, kTileThreads, 0, stream>>>(p);
+  constexpr std::int64_t kFewTiles = 128;
+  if (p.rows <= kFewTiles * kJoinTileRows<kN>) {
+    const unsigned blocks = grid_blocks(p.rows, kFewJoinTileRows);
+    concat_kernel<Out, kN, kFewJoinTileRows><<<blocks, kTileThreads, 0, stream>>>(p);
+  } else {
+    const unsigned blocks = grid_blocks(p.rows, kJoinTileRows<kN>);
+    concat_kernel<Out, kN, kJoinTileRows<kN>><<<blocks, kTileThreads, 0, stream>>>(p);
+  }
   check_launch("concat_kernel");
 }
 

@@ -18,6 +18,8 @@ template <int kN>
 inline constexpr int kJoinTileRows = kN == 16 ? 2 * kTileRows : kTileRows;
 template <int kN>
 inline constexpr int kJoinBlocksPerSm = kN == 16 ? 4 : kTileBlocksPerSm;
+// Of a step with few rows, which would leave most multiprocessors without a tile.
+inline constexpr int kFewJoinTileRows = 8;
 
 // Where one row comes from and goes to; out null: nowhere.
 template <typename Out>
@@ -29,13 +31,13 @@ struct JoinedRow {
 
 // chunks_per_row = (L + R) / kN; address(row) -> JoinedRow. Out is bf16 or E4M3Code. Chunks of one
 // value take any scale, wider ones a moderate one.
-template <typename Out, int kN, typename Address>
+template <typename Out, int kN, int kRows = kJoinTileRows<kN>, typename Address>
 __device__ void join_rows(std::int64_t rows, FastDivisor chunks_per_row,
                           std::uint32_t latent_chunks, float scale, const Address& address) {
   using Row = JoinedRow<Out>;
   using Quotient = std::conditional_t<kN == 1, DivisionByScale, QuotientByScale>;
   const Quotient quotient(scale);
-  for_each_chunk<Row, kJoinTileRows<kN>>(
+  for_each_chunk<Row, kRows>(
       rows, chunks_per_row, address,
       [&](const Row& row, std::uint32_t chunk) {
         const __nv_bfloat16* source = chunk < latent_chunks

@@ -25,14 +25,15 @@ struct Config {
   static constexpr float kOffset = 5.0F;
   static constexpr float kTau = 8.0F;
 
-  static constexpr int kQueryRegisterSteps = 20;
-  static constexpr int kSoftmaxRegisters = 168;
+  static constexpr int kQueryRegisterSteps = 16;
+  static constexpr int kSoftmaxRegisters = 152;
   static constexpr int kPvRegisters = 160;
-  static constexpr int kProducerRegisters = 24;
+  static constexpr int kProducerRegisters = 40;
   static_assert(kSoftmaxRegisters + 2 * kPvRegisters + kProducerRegisters <= 512);
 
   static constexpr int kStages = 2;
   static constexpr int kStageBytes = kTiles * kTileBytes;
+  static constexpr int kPrefetchPages = 1;
   static constexpr int kProbSlotBits = 0;  // one buffer of P
   static constexpr int kProbBytes = kRows * kPageKeys * 2;
 

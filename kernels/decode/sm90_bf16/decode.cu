@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
           p, shared, part, tile, page_shift,
           [&](std::uint32_t stage, std::uint32_t full, int row, int page) {
             sm90::tma_load_4d(stage, &cache_map, 0, row, 0, page, full, sm90::kEvictFirst);
-          });
+          },
+          [&](int row, int page) { sm90::tma_prefetch_4d(&cache_map, 0, row, 0, page); });
     } else if (query_boxes) {
       sm90_fp8::request_queries<Config, Config::kRows * kDecodeQkDim * 2>(
           p, shared, tile, [&](std::uint32_t full, int head, int row) {

@@ -49,6 +49,7 @@ struct Config {
   static constexpr bool kPv16Bit = kPvF16;
   static constexpr bool kF16Partials = true;
   static constexpr int kStageBytes = kPageBytes;
+  static constexpr int kPrefetchPages = 0;  // five stages are deep enough
   static constexpr int kProbSlotBits = 1;  // two buffers of P
   static constexpr int kSoftmaxWarps = kRows / 16;
 

@@ -32,11 +32,13 @@ __device__ __forceinline__ void store_field(std::uint32_t piece, std::size_t off
 }
 
 // All lanes of one warp. Written for 24 registers: fields of a piece are stored as they are known.
-// load(stage, barrier, row in page, page) starts the copies of a page, C::kStageBytes in all.
-template <class C, class Load>
+// load(stage, barrier, row in page, page) starts the copies of a page, C::kStageBytes in all;
+// prefetch(row in page, page), where C::kPrefetchPages is not 0, brings a page to L2 that many
+// pages earlier.
+template <class C, class Load, class Prefetch>
 __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared<C>& shared,
                                              int part_index, int tile, int page_shift,
-                                             const Load& load) {
+                                             const Load& load, const Prefetch& prefetch) {
   const auto lane = [] { return sm90::thread_index() & 31; };
   const int field =
       lane() < 5 ? load_int(reinterpret_cast<const int*>(p.parts + part_index) + lane()) : 0;
@@ -85,7 +87,15 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
 #pragma unroll 1
     for (; pages_left > 0; --pages_left) {
       const int page = __shfl_sync(~0U, entry, nth);
-      const int row = (block & ((1 << page_shift) - 1)) * kPageKeys;
+      const auto row_in_page = [&](int b) { return (b & ((1 << page_shift) - 1)) * kPageKeys; };
+      if constexpr (C::kPrefetchPages > 0) {
+        // The entries at hand suffice: the last few of 32 go without.
+        const int ahead = __shfl_sync(~0U, entry, (nth + C::kPrefetchPages) & 31);
+        if (lane() == 0 && nth + C::kPrefetchPages < 32 && pages_left > C::kPrefetchPages) {
+          prefetch(row_in_page(block + C::kPrefetchPages), ahead);
+        }
+      }
+      const int row = row_in_page(block);
       ++block;
       if (++nth == 32) {
         nth = 0;
