@@ -25,13 +25,15 @@ struct ConcatParams {
 template <typename Out, int kN, int kRows>
 __global__ void __launch_bounds__(kTileThreads, kJoinBlocksPerSm<kN>)
     concat_kernel(const __grid_constant__ ConcatParams p) {
-  join_rows<Out, kN, kRows>(p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
-    const std::int64_t t = p.heads.quotient(row);
-    const std::int64_t h = row - t * p.heads.divisor();
-    return JoinedRow<Out>{p.latent + t * p.latent_strides[0] + h * p.latent_strides[1],
-                          p.rope + t * p.rope_strides[0] + h * p.rope_strides[1],
-                          static_cast<Out*>(p.out) + t * p.out_strides[0] + h * p.out_strides[1]};
-  });
+  join_rows<Out, kN, kRows>(
+      p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
+        const std::int64_t t = p.heads.quotient(row);
+        const std::int64_t h = row - t * p.heads.divisor();
+        return JoinedRow<Out>{
+            p.latent + t * p.latent_strides[0] + h * p.latent_strides[1],
+            p.rope + t * p.rope_strides[0] + h * p.rope_strides[1],
+            static_cast<Out*>(p.out) + t * p.out_strides[0] + h * p.out_strides[1]};
+      });
 }
 
 template <typename Out, int kN>
