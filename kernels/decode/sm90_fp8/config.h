@@ -50,7 +50,7 @@ struct Config {
   static constexpr bool kF16Partials = true;
   static constexpr int kStageBytes = kPageBytes;
   static constexpr int kPrefetchPages = 0;  // five stages are deep enough
-  static constexpr int kProbSlotBits = 1;  // two buffers of P
+  static constexpr int kProbSlotBits = 1;   // two buffers of P
   static constexpr int kSoftmaxWarps = kRows / 16;
 
   // Weights are 2^offset at a row's reference maximum. The reference follows the maximum only when
