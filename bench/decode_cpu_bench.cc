@@ -17,8 +17,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-DecodeProblem problem_of(std::int64_t keys, std::int64_t heads, DType dtype) {
-  DecodeProblemShape shape;
+AttentionProblem problem_of(std::int64_t keys, std::int64_t heads, DType dtype) {
+  AttentionProblemShape shape;
   shape.query_dtype = shape.cache_dtype = dtype;
   shape.heads = heads;
   shape.latent = 512;
@@ -26,7 +26,7 @@ DecodeProblem problem_of(std::int64_t keys, std::int64_t heads, DType dtype) {
   shape.page = 64;
   shape.visible = {{static_cast<std::int32_t>(keys)}};
   shape.softmax_scale = 0.04F;
-  return make_decode_problem(shape);
+  return make_attention_problem(shape);
 }
 
 // Two products a key, rows of 576 and of 512.
@@ -39,7 +39,7 @@ double flop_of(std::int64_t keys, std::int64_t heads) {
 void BM_Decode(benchmark::State& state) {
   const std::int64_t keys = state.range(0), heads = state.range(1);
   const auto dtype = static_cast<DType>(state.range(2));
-  const DecodeProblem problem = problem_of(keys, heads, dtype);
+  const AttentionProblem problem = problem_of(keys, heads, dtype);
   const RowMatrix query = RowMatrix::Random(heads, 576), key = RowMatrix::Random(keys, 576);
   RowMatrix logits(heads, keys), out(heads, 512);
   double decode_s = 0.0, product_s = 0.0;
@@ -73,7 +73,7 @@ BENCHMARK(BM_Decode)
 // args: keys, heads, sets. The FP64 oracle with all sums of its bounds, one thread.
 void BM_Oracle(benchmark::State& state) {
   const std::int64_t keys = state.range(0), heads = state.range(1);
-  const DecodeProblem decode = problem_of(keys, heads, DType::kE4M3);
+  const AttentionProblem decode = problem_of(keys, heads, DType::kE4M3);
   OracleProblem problem = oracle_problem(decode);
   problem.sets = state.range(2);
   problem.owner = {owners_by_counting(keys, problem.sets, 1)};

@@ -31,7 +31,7 @@ struct DecodeOnGpu {
 class DecodeGpuTest : public GpuTest {
  protected:
   // `pad` elements lie between cache rows: a cache row may be part of a wider one.
-  DecodeOnGpu upload_problem(const DecodeProblem& p, AttentionOps& ops, std::int64_t pad = 16) {
+  DecodeOnGpu upload_problem(const AttentionProblem& p, AttentionOps& ops, std::int64_t pad = 16) {
     DecodeOnGpu g;
     g.query = upload(p.query);
     const TensorView rows = p.cache().data;
@@ -66,7 +66,7 @@ class DecodeGpuTest : public GpuTest {
   struct Result {
     Tensor out, lse;
   };
-  Result run(const DecodeProblem& p, const DecodeOnGpu& g, AttentionOps& ops) {
+  Result run(const AttentionProblem& p, const DecodeOnGpu& g, AttentionOps& ops) {
     Result result{poisoned(DType::kBF16, {p.rows(), p.shape.heads, p.shape.latent}, "out"),
                   poisoned(DType::kF32, {p.rows(), p.shape.heads}, "lse")};
     ops.decode(result.out, result.lse, g.the_query(), g.kv_cache(), g.rows(), g.schedule(),
@@ -74,7 +74,7 @@ class DecodeGpuTest : public GpuTest {
     return result;
   }
 
-  double expect_decodes(const DecodeProblem& p, CudaAttentionOps& ops,
+  double expect_decodes(const AttentionProblem& p, CudaAttentionOps& ops,
                         std::int64_t most_heads = 1 << 20) {
     const DecodeOnGpu g = upload_problem(p, ops);
     const Result result = run(p, g, ops);
@@ -84,7 +84,7 @@ class DecodeGpuTest : public GpuTest {
                                 expected_attention(p, profile_of(p, ops), step), step);
   }
 
-  static const NumericsProfile& profile_of(const DecodeProblem& p, const CudaAttentionOps& ops) {
+  static const NumericsProfile& profile_of(const AttentionProblem& p, const CudaAttentionOps& ops) {
     std::size_t q_len = 1;
     for (const auto& of_request : p.shape.visible) q_len = std::max(q_len, of_request.size());
     return profile_from_name(ops.decode_profile(p.shape.query_dtype, p.shape.cache_dtype,
@@ -93,8 +93,8 @@ class DecodeGpuTest : public GpuTest {
   }
 };
 
-inline DecodeProblemShape full_width(DType query, DType cache) {
-  DecodeProblemShape shape;
+inline AttentionProblemShape full_width(DType query, DType cache) {
+  AttentionProblemShape shape;
   shape.query_dtype = query;
   shape.cache_dtype = cache;
   shape.latent = 512;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "reference/error_bounds.h"
-#include "tests/reference/decode_problem.h"
+#include "tests/reference/attention_problem.h"
 
 namespace mladcp {
 
@@ -22,8 +22,8 @@ inline TensorView every_head(const TensorView& view, std::int64_t step) {
 }
 
 // As the oracle sees it, on every `head_step`-th head; views of p.
-inline OracleProblem oracle_problem(const DecodeProblem& p, std::int64_t head_step) {
-  const DecodeProblemShape& s = p.shape;
+inline OracleProblem oracle_problem(const AttentionProblem& p, std::int64_t head_step) {
+  const AttentionProblemShape& s = p.shape;
   OracleProblem oracle;
   oracle.query = every_head(p.query, head_step);
   for (const Tensor& keys : p.keys) oracle.keys.push_back(keys.view());
@@ -38,8 +38,9 @@ inline OracleProblem oracle_problem(const DecodeProblem& p, std::int64_t head_st
   return oracle;
 }
 
-inline ExpectedAttention expected_attention(const DecodeProblem& p, const NumericsProfile& profile,
-                                            std::int64_t head_step, int threads = 16) {
+inline ExpectedAttention expected_attention(const AttentionProblem& p,
+                                            const NumericsProfile& profile, std::int64_t head_step,
+                                            int threads = 16) {
   return expect_decode(oracle_problem(p, head_step), profile, {}, threads).per_set[0];
 }
 

@@ -34,14 +34,15 @@ float spread(std::int64_t k, std::int64_t d) {
 class LongDecodeTest : public DecodeGpuTest {
  protected:
   template <typename KeyValue>
-  DecodeProblem long_problem(const Formats& formats, std::int32_t keys, const KeyValue& key_value) {
-    DecodeProblemShape shape = full_width(formats.query, formats.cache);
+  AttentionProblem long_problem(const Formats& formats, std::int32_t keys,
+                                const KeyValue& key_value) {
+    AttentionProblemShape shape = full_width(formats.query, formats.cache);
     shape.heads = 16;
     shape.page = 64;
     shape.k_scale = 1.0F;
     shape.q_scale = 1.0F;
     shape.visible = {{1}};
-    DecodeProblem p = make_decode_problem(shape);
+    AttentionProblem p = make_attention_problem(shape);
     p.shape.visible = {{keys}};
     const std::int64_t pages = (keys + 63) / 64;
     p.cache_storage = host_tensor(formats.cache, {pages, 64, 579}, "cache");
@@ -77,7 +78,7 @@ class LongDecodeTest : public DecodeGpuTest {
   // In one walk and in 132 splits, by the generic kernels and by the chosen ones: check(ops, out,
   // lse).
   template <typename Check>
-  void for_each_walk(DecodeProblem& p, const Check& check) {
+  void for_each_walk(AttentionProblem& p, const Check& check) {
     CudaAttentionOps generic(device(), DecodeKernels::kGeneric);
     CudaAttentionOps best(device());
     p.parts = host_tensor(DType::kI32, {132, kPartFields}, "parts");
@@ -98,7 +99,7 @@ class LongDecodeTest : public DecodeGpuTest {
     }
   }
 
-  void expect_walks(DecodeProblem& p, std::int64_t head_step) {
+  void expect_walks(AttentionProblem& p, std::int64_t head_step) {
     std::map<std::string_view, ExpectedAttention> expected;
     for_each_walk(p, [&](const CudaAttentionOps& ops, const Tensor& out, const Tensor& lse) {
       const NumericsProfile& profile = profile_of(p, ops);
@@ -113,7 +114,7 @@ class LongDecodeTest : public DecodeGpuTest {
 // All latents 0.5, all logits equal: exactly 0.5, whatever the length and the cuts.
 TEST_F(LongDecodeTest, ConstantLatentsAreExact) {
   for (const Formats& formats : kFormats) {
-    DecodeProblem p = long_problem(
+    AttentionProblem p = long_problem(
         formats, kLong, [](std::int64_t, std::int64_t d) { return d < 512 ? 0.5F : 0.25F; });
     for_each_walk(p, [](const CudaAttentionOps&, const Tensor& out, const Tensor&) {
       for (const float value : values_of(out)) ASSERT_EQ(value, 0.5F);
@@ -124,7 +125,7 @@ TEST_F(LongDecodeTest, ConstantLatentsAreExact) {
 // Latents with a mean of two deviations, random logits.
 TEST_F(LongDecodeTest, ShiftedLatents) {
   for (const Formats& formats : kFormats) {
-    DecodeProblem p = long_problem(formats, kLong, [](std::int64_t k, std::int64_t d) {
+    AttentionProblem p = long_problem(formats, kLong, [](std::int64_t k, std::int64_t d) {
       return (d < 512 ? 2.0F : 0.0F) + spread(k, d);
     });
     expect_walks(p, 15);
@@ -136,7 +137,7 @@ TEST_F(LongDecodeTest, SinkDoesNotFlushTheCrowd) {
   for (const Formats& formats : kFormats) {
     for (const std::int32_t crowd : {1024, 8192, 65536}) {
       // The query is 1 in channel 575 alone; the sink's logit comes from there.
-      DecodeProblem p = long_problem(formats, crowd + 1, [](std::int64_t k, std::int64_t d) {
+      AttentionProblem p = long_problem(formats, crowd + 1, [](std::int64_t k, std::int64_t d) {
         if (d < 512) return 1.0F + 0.25F * spread(k, d);
         return k == 7 && d == 575 ? 240.0F : 0.0F;
       });

@@ -26,7 +26,7 @@ const std::vector<std::vector<std::int32_t>>& edges() {
   return lengths;
 }
 
-std::string label(const DecodeProblemShape& s, std::int64_t parts) {
+std::string label(const AttentionProblemShape& s, std::int64_t parts) {
   return std::string(name(s.query_dtype)) + " over " + std::string(name(s.cache_dtype)) + ", " +
          std::to_string(s.heads) + " heads, page " + std::to_string(s.page) + ", " +
          std::to_string(parts) + " parts";
@@ -41,14 +41,14 @@ TEST_F(DecodeTest, EveryHeadCountAndPage) {
         for (const std::int64_t page : {16, 32, 64, 128}) {
           // Both grids in full would repeat each other: every head count meets every page, parts
           // vary along.
-          DecodeProblemShape shape = full_width(formats.query, formats.cache);
+          AttentionProblemShape shape = full_width(formats.query, formats.cache);
           shape.heads = heads;
           shape.page = page;
           shape.visible = edges();
           shape.seed = ++seed;
           const std::int64_t parts = seed % 3 == 0 ? 1 : (seed % 3 == 1 ? 7 : 0);
           SCOPED_TRACE(label(shape, parts));
-          expect_decodes(make_decode_problem(shape, parts), ops, 9);
+          expect_decodes(make_attention_problem(shape, parts), ops, 9);
           if (HasFailure()) return;
         }
       }
@@ -63,13 +63,13 @@ TEST_F(DecodeTest, SplitsAtEveryBlock) {
     CudaAttentionOps ops(device(), kernels);
     for (const Formats& formats : kFormats) {
       for (const std::int64_t parts : {1, 2, 3, 5, 31, 132}) {
-        DecodeProblemShape shape = full_width(formats.query, formats.cache);
+        AttentionProblemShape shape = full_width(formats.query, formats.cache);
         shape.heads = 16;
         shape.page = 64;
         shape.visible = {{1999, 5, 0, 1940}, {0}, {777}};
         shape.seed = static_cast<std::uint64_t>(parts);
         SCOPED_TRACE(label(shape, parts));
-        expect_decodes(make_decode_problem(shape, parts), ops);
+        expect_decodes(make_attention_problem(shape, parts), ops);
         if (HasFailure()) return;
       }
     }
@@ -79,12 +79,12 @@ TEST_F(DecodeTest, SplitsAtEveryBlock) {
 TEST_F(DecodeTest, TakesAQueryPair) {
   CudaAttentionOps ops(device());
   for (const DType cache : {DType::kBF16, DType::kE4M3}) {
-    DecodeProblemShape shape = full_width(DType::kBF16, cache);
+    AttentionProblemShape shape = full_width(DType::kBF16, cache);
     shape.heads = 5;
     shape.page = 64;
     shape.query_kind = QueryKind::kPair;
     shape.visible = edges();
-    expect_decodes(make_decode_problem(shape), ops);
+    expect_decodes(make_attention_problem(shape), ops);
   }
 }
 
@@ -92,13 +92,13 @@ TEST_F(DecodeTest, TakesAQueryPair) {
 TEST_F(DecodeTest, QueryRowsOfAnySize) {
   CudaAttentionOps ops(device());
   for (const float sigma : {0x1p-60F, 1.0F, 0x1p30F}) {
-    DecodeProblemShape shape = full_width(DType::kBF16, DType::kE4M3);
+    AttentionProblemShape shape = full_width(DType::kBF16, DType::kE4M3);
     shape.heads = 3;
     shape.page = 64;
     shape.sigma = 1.0F;
     shape.visible = {{70}, {1}, {129, 128}};
     shape.softmax_scale = 0.0417F / sigma;
-    DecodeProblem p = make_decode_problem(shape);
+    AttentionProblem p = make_attention_problem(shape);
     auto* query = p.query.as<BFloat16>();
     for (std::int64_t i = 0; i < p.query.view().elements(); ++i) {
       query[i] = BFloat16::from_float(query[i].to_float() * sigma);
@@ -113,14 +113,14 @@ TEST_F(DecodeTest, QueryRowsOfAnySize) {
 TEST_F(DecodeTest, ScaleContract) {
   for (const DecodeKernels kernels : {DecodeKernels::kGeneric, DecodeKernels::kBest}) {
     CudaAttentionOps ops(device(), kernels);
-    DecodeProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
+    AttentionProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
     shape.heads = 16;
     shape.page = 64;
     shape.visible = {{300}, {65}};
-    const DecodeProblem p = make_decode_problem(shape, 3);
+    const AttentionProblem p = make_attention_problem(shape, 3);
     DecodeOnGpu g = upload_problem(p, ops);
     const Result once = run(p, g, ops);
-    DecodeProblem turned = make_decode_problem(shape, 3);
+    AttentionProblem turned = make_attention_problem(shape, 3);
     turned.shape.q_scale = shape.q_scale / 2;
     g.k_scale = shape.k_scale * 2;
     const Result twice = run(turned, g, ops);
@@ -135,11 +135,11 @@ TEST_F(DecodeTest, RepeatsBitwise) {
   for (const DecodeKernels kernels : {DecodeKernels::kGeneric, DecodeKernels::kBest}) {
     CudaAttentionOps ops(device(), kernels);
     for (const Formats& formats : kFormats) {
-      DecodeProblemShape shape = full_width(formats.query, formats.cache);
+      AttentionProblemShape shape = full_width(formats.query, formats.cache);
       shape.heads = 48;
       shape.page = 64;
       shape.visible = {{1500, 1501}, {0}, {64}, {700}};
-      const DecodeProblem p = make_decode_problem(shape, 40);
+      const AttentionProblem p = make_attention_problem(shape, 40);
       const DecodeOnGpu g = upload_problem(p, ops);
       const Result first = run(p, g, ops);
       for (int i = 0; i < 20; ++i) {
@@ -155,11 +155,11 @@ TEST_F(DecodeTest, RepeatsBitwise) {
 // Pages moved to other places, with the table: bitwise the same.
 TEST_F(DecodeTest, PagePermutationIsBitwise) {
   CudaAttentionOps ops(device());
-  DecodeProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
+  AttentionProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
   shape.heads = 16;
   shape.page = 64;
   shape.visible = {{500}, {129, 130}};
-  const DecodeProblem p = make_decode_problem(shape, 3);
+  const AttentionProblem p = make_attention_problem(shape, 3);
   const DecodeOnGpu g = upload_problem(p, ops);
   const Result first = run(p, g, ops);
   DecodeOnGpu moved = upload_problem(p, ops, 32);  // other row and page strides as well
@@ -171,12 +171,12 @@ TEST_F(DecodeTest, PagePermutationIsBitwise) {
 // The schedule built on the card is the host's, and decode under it holds.
 TEST_F(DecodeTest, SchedulesOnTheCard) {
   CudaAttentionOps ops(device());
-  DecodeProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
+  AttentionProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
   shape.heads = 128;
   shape.page = 64;
   shape.visible = {{4096}, {1}, {}, {0}, {65}, {2000}};
   const ScheduleShape schedule_shape = {shape.heads, 1};
-  const DecodeProblem p = make_decode_problem(shape, ops.num_parts(schedule_shape));
+  const AttentionProblem p = make_attention_problem(shape, ops.num_parts(schedule_shape));
   DecodeOnGpu g = upload_problem(p, ops);
   device().fill_bytes(g.parts.view().data, 0xFF, static_cast<std::size_t>(g.parts.view().bytes()),
                       stream());
@@ -189,10 +189,10 @@ TEST_F(DecodeTest, SchedulesOnTheCard) {
 
 TEST_F(DecodeTest, RefusesWhatItDoesNotOffer) {
   CudaAttentionOps ops(device());
-  DecodeProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
+  AttentionProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
   shape.visible = {{100}};
-  const auto message = [&](const DecodeProblemShape& s, std::int64_t pad) {
-    const DecodeProblem p = make_decode_problem(s);
+  const auto message = [&](const AttentionProblemShape& s, std::int64_t pad) {
+    const AttentionProblem p = make_attention_problem(s);
     try {
       run(p, upload_problem(p, ops, pad), ops);
       return std::string("nothing was refused");
@@ -203,7 +203,7 @@ TEST_F(DecodeTest, RefusesWhatItDoesNotOffer) {
   const auto expect_says = [](const std::string& text, const char* word) {
     EXPECT_NE(text.find(word), std::string::npos) << text;
   };
-  DecodeProblemShape odd = shape;
+  AttentionProblemShape odd = shape;
   odd.page = 8;
   expect_says(message(odd, 16), "page size 8");
   expect_says(message(shape, 3), "multiples of 16");
@@ -218,9 +218,9 @@ TEST_F(DecodeTest, RefusesWhatItDoesNotOffer) {
 
 TEST_F(DecodeTest, ShortWorkspaceIsRefusedWithTheBytes) {
   CudaAttentionOps ops(device());
-  DecodeProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
+  AttentionProblemShape shape = full_width(DType::kE4M3, DType::kE4M3);
   shape.visible = {{100}};
-  const DecodeProblem p = make_decode_problem(shape);
+  const AttentionProblem p = make_attention_problem(shape);
   DecodeOnGpu g = upload_problem(p, ops);
   g.workspace = Tensor(device(), DType::kBytes, {100}, "workspace");
   EXPECT_THROW(run(p, g, ops), InvalidArgument);

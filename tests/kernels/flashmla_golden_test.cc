@@ -17,14 +17,14 @@ namespace mladcp {
 namespace {
 
 // A golden file as a decode problem; q is [B, q_len, H, D].
-DecodeProblem problem_of(const SafetensorsFile& golden) {
+AttentionProblem problem_of(const SafetensorsFile& golden) {
   const TensorView& q = golden.tensor("q");
   const TensorView& cache = golden.tensor("kv_cache");
   const TensorView& table = golden.tensor("block_table");
   const auto* lengths = golden.tensor("seq_lens").as<std::int32_t>();
   const std::int64_t requests = q.size(0), q_len = q.size(1);
   const bool causal = golden.metadata_value("causal") == "True";
-  DecodeProblem p;
+  AttentionProblem p;
   p.shape.query_dtype = p.shape.cache_dtype = DType::kE4M3;
   p.shape.heads = q.size(2);
   p.shape.latent = 512;
@@ -82,7 +82,7 @@ class FlashMlaGoldenTest : public DecodeGpuTest, public testing::WithParamInterf
 TEST_P(FlashMlaGoldenTest, OursIsNearerToFp64) {
   const SafetensorsFile golden = read_safetensors(
       test_data_path(std::string("golden/flashmla_fp8_") + GetParam() + ".safetensors"));
-  const DecodeProblem p = problem_of(golden);
+  const AttentionProblem p = problem_of(golden);
   const Shape rows = {p.rows(), p.shape.heads};
   const ExpectedAttention expected = expected_attention(p, profiles::kCudaGenericFp8, 1);
   const Tensor their_lse = without_infinity(golden.tensor("lse").reshaped(rows));

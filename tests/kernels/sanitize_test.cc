@@ -17,11 +17,11 @@ TEST_F(SmallStepTest, Decode) {
        {std::pair{DType::kBF16, DType::kBF16}, std::pair{DType::kE4M3, DType::kE4M3},
         std::pair{DType::kBF16, DType::kE4M3}}) {
     for (const int heads : {8, 40}) {  // tiles of 16 and 64 rows, and several of them
-      DecodeProblemShape shape = full_width(query, cache);
+      AttentionProblemShape shape = full_width(query, cache);
       shape.heads = heads;
       shape.page = 64;
       shape.visible = {{150, 65}, {0}, {1}};
-      const DecodeProblem p = make_decode_problem(shape, 3);
+      const AttentionProblem p = make_attention_problem(shape, 3);
       for (AttentionOps* ops :
            {static_cast<AttentionOps*>(&generic), static_cast<AttentionOps*>(&best)}) {
         const DecodeOnGpu g = upload_problem(p, *ops);

@@ -26,21 +26,21 @@ constexpr Formats kFormats[] = {
     {DType::kBF16, QueryKind::kTensor, DType::kE4M3},
 };
 
-DecodeProblemShape shape_of(const Formats& formats) {
-  DecodeProblemShape shape;
+AttentionProblemShape shape_of(const Formats& formats) {
+  AttentionProblemShape shape;
   shape.query_dtype = formats.query;
   shape.query_kind = formats.kind;
   shape.cache_dtype = formats.cache;
   return shape;
 }
 
-ExpectedAttention expect_attention(const DecodeProblem& problem, DType out) {
+ExpectedAttention expect_attention(const AttentionProblem& problem, DType out) {
   CombineRounding rounding;
   rounding.partial = out;
   return expect_decode(oracle_problem(problem), profiles::kCpu, rounding, 1).per_set[0];
 }
 
-void expect_within_bounds(const DecodeProblem& problem, const DecodeResult& result) {
+void expect_within_bounds(const AttentionProblem& problem, const DecodeResult& result) {
   const ExpectedAttention expected = expect_attention(problem, result.out.view().dtype);
   const Comparison of_out = compare(result.out, expected.out);
   const Comparison of_lse = compare(result.lse, expected.lse);
@@ -57,10 +57,10 @@ TEST(CpuDecode, LiesWithinItsBoundsForEveryFormatAndCut) {
         SCOPED_TRACE(testing::Message()
                      << name(formats.query) << " on " << name(formats.cache) << ", " << parts
                      << " parts, scales " << q_scale << " " << k_scale);
-        DecodeProblemShape shape = shape_of(formats);
+        AttentionProblemShape shape = shape_of(formats);
         shape.q_scale = q_scale;
         shape.k_scale = k_scale;
-        const DecodeProblem problem = make_decode_problem(shape, parts);
+        const AttentionProblem problem = make_attention_problem(shape, parts);
         expect_within_bounds(problem, run_decode(problem));
         expect_within_bounds(problem, run_decode(problem, 2, DType::kF32));
       }
@@ -69,10 +69,10 @@ TEST(CpuDecode, LiesWithinItsBoundsForEveryFormatAndCut) {
 }
 
 TEST(CpuDecode, CutsRequestsWhereTheScheduleDoes) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.visible = {{700}, {64}, {1}};
-  const DecodeProblem whole = make_decode_problem(shape, 1);
-  const DecodeProblem cut = make_decode_problem(shape, 5);
+  const AttentionProblem whole = make_attention_problem(shape, 1);
+  const AttentionProblem cut = make_attention_problem(shape, 5);
   ASSERT_EQ(whole.num_splits.as<std::int32_t>()[3], 3);
   ASSERT_GT(cut.num_splits.as<std::int32_t>()[1], 1);
   // Other roundings, so other bits somewhere; the same values within the bounds.
@@ -84,7 +84,7 @@ TEST(CpuDecode, CutsRequestsWhereTheScheduleDoes) {
 
 TEST(CpuDecode, BitsDoNotDependOnTheThreads) {
   for (const Formats& formats : kFormats) {
-    const DecodeProblem problem = make_decode_problem(shape_of(formats), 4);
+    const AttentionProblem problem = make_attention_problem(shape_of(formats), 4);
     const DecodeResult one = run_decode(problem, 1);
     for (const int threads : {2, 5}) {
       const DecodeResult many = run_decode(problem, threads);
@@ -95,9 +95,9 @@ TEST(CpuDecode, BitsDoNotDependOnTheThreads) {
 }
 
 TEST(CpuDecode, RowsThatSeeNothingGiveZeroAndMinusInfinity) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.visible = {{0}, {5, 0, 3}, {0, 0}};
-  const DecodeProblem problem = make_decode_problem(shape);
+  const AttentionProblem problem = make_attention_problem(shape);
   const DecodeResult result = run_decode(problem);
   const auto outs = values_of(result.out), lses = values_of(result.lse);
   for (const std::int64_t t : {0, 2, 4, 5}) {
@@ -112,10 +112,10 @@ TEST(CpuDecode, RowsThatSeeNothingGiveZeroAndMinusInfinity) {
 // both 3.0.
 TEST(CpuDecode, AppliesTheKeyScaleOnceToTheOutput) {
   for (const Formats& formats : kFormats) {
-    DecodeProblemShape shape = shape_of(formats);
+    AttentionProblemShape shape = shape_of(formats);
     shape.q_scale = 2.0F;
     shape.k_scale = 3.0F;
-    const DecodeProblem problem = make_decode_problem(shape);
+    const AttentionProblem problem = make_attention_problem(shape);
     const TensorView latents = problem.cache().data.narrow(2, 0, shape.latent);
     host_device().copy_strided(
         latents, filled(shape.cache_dtype, latents.shape, "constant", [](auto) { return 0.5F; }),
@@ -132,7 +132,7 @@ TEST(CpuDecode, AppliesTheKeyScaleOnceToTheOutput) {
 TEST(CpuDecode, ScalesAppearOnceInLogitsAndOnceInOutputs) {
   for (const Formats& formats : kFormats) {
     if (formats.cache != DType::kE4M3) continue;
-    DecodeProblem problem = make_decode_problem(shape_of(formats));
+    AttentionProblem problem = make_attention_problem(shape_of(formats));
     const DecodeResult before = run_decode(problem, 1, DType::kF32);
     problem.shape.k_scale *= 2.0F;
     (formats.query == DType::kE4M3 ? problem.shape.q_scale : problem.shape.softmax_scale) *= 0.5F;
@@ -145,7 +145,7 @@ TEST(CpuDecode, ScalesAppearOnceInLogitsAndOnceInOutputs) {
 }
 
 TEST(CpuDecode, ABf16CacheIgnoresTheScales) {
-  DecodeProblem problem = make_decode_problem(shape_of(kFormats[0]));
+  AttentionProblem problem = make_attention_problem(shape_of(kFormats[0]));
   const DecodeResult before = run_decode(problem);
   problem.shape.k_scale = 3.0F;
   problem.shape.q_scale = 2.0F;
@@ -157,10 +157,10 @@ TEST(CpuDecode, ABf16CacheIgnoresTheScales) {
 // 13 tokens in pages of 4: the last 3 slots hold 0x7F. On two ranks 7 and 6 tokens, 1 and 2 slots.
 TEST(CpuDecode, NaNInUnfilledSlotsChangesNothing) {
   for (const std::int32_t keys : {13, 7, 6}) {
-    DecodeProblemShape shape;
+    AttentionProblemShape shape;
     shape.page = 4;
     shape.visible = {{keys}};
-    const DecodeProblem problem = make_decode_problem(shape);
+    const AttentionProblem problem = make_attention_problem(shape);
     const DecodeResult poisoned = run_decode(problem);
     const TensorView data = problem.cache().data;
     const auto* table = problem.block_table.as<const std::int32_t>();
@@ -178,7 +178,7 @@ TEST(CpuDecode, NaNInUnfilledSlotsChangesNothing) {
 // Hidden NaN would be the worst a reference can do.
 TEST(CpuDecode, NaNInAQueryStaysVisibleInItsRowAlone) {
   for (const std::int64_t parts : {1, 4}) {
-    const DecodeProblem problem = make_decode_problem({}, parts);
+    const AttentionProblem problem = make_attention_problem({}, parts);
     poison(problem.query.view().select(0, 0).select(0, 1));
     const DecodeResult result = run_decode(problem);
     const auto outs = values_of(result.out), lses = values_of(result.lse);
@@ -190,10 +190,10 @@ TEST(CpuDecode, NaNInAQueryStaysVisibleInItsRowAlone) {
 }
 
 TEST(CpuDecode, PageNumbersDoNotMatter) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.visible = {{200}, {65, 66}};
-  const DecodeProblem a = make_decode_problem(shape);
-  DecodeProblem b = make_decode_problem(shape);
+  const AttentionProblem a = make_attention_problem(shape);
+  AttentionProblem b = make_attention_problem(shape);
   // Swap two pages and their table entries.
   std::int32_t* table = b.block_table.as<std::int32_t>();
   const TensorView cache = b.cache().data;
@@ -206,9 +206,9 @@ TEST(CpuDecode, PageNumbersDoNotMatter) {
 
 // A captured step keeps its addresses; lengths and schedule in them are new at every replay.
 TEST(CpuDecode, TheSameTensorsServeOtherLengths) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.visible = {{4096}, {1}, {64}, {65}};
-  const DecodeProblem problem = make_decode_problem(shape);
+  const AttentionProblem problem = make_attention_problem(shape);
   CpuAttentionOps ops(1);
   const std::vector<std::vector<std::int32_t>> replays = {
       {64, 1, 64, 64}, {4096, 1, 0, 0}, {64, 1, 64, 65}};
@@ -222,9 +222,9 @@ TEST(CpuDecode, TheSameTensorsServeOtherLengths) {
 
 // The schedule is followed: one that covers less loses keys, as on a device.
 TEST(CpuDecode, KeysNoPartNamesAreNotAttended) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.visible = {{300}};
-  const DecodeProblem problem = make_decode_problem(shape);
+  const AttentionProblem problem = make_attention_problem(shape);
   problem.lengths.as<std::int32_t>()[0] = 64;
   CpuAttentionOps(1).build_schedule(problem.schedule(), problem.lengths, {shape.heads, 1},
                                     kHostStream);
@@ -235,7 +235,7 @@ TEST(CpuDecode, KeysNoPartNamesAreNotAttended) {
 }
 
 TEST(CpuDecode, RefusesWhatItCannotFollow) {
-  const DecodeProblem problem = make_decode_problem({}, 3);
+  const AttentionProblem problem = make_attention_problem({}, 3);
   const auto message_of = [&](auto&& change, auto&& restore) -> std::string {
     change();
     std::string message;
@@ -270,10 +270,10 @@ TEST(CpuDecode, RefusesWhatItCannotFollow) {
 }
 
 TEST(CpuDecode, AQuantisedQueryNeedsAnFp8Cache) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.query_dtype = DType::kE4M3;
   shape.cache_dtype = DType::kBF16;
-  EXPECT_THROW(run_decode(make_decode_problem(shape)), Unsupported);
+  EXPECT_THROW(run_decode(make_attention_problem(shape)), Unsupported);
 }
 
 TEST(CpuSchedule, IsBuiltForTheHeadsItIsTold) {

@@ -23,8 +23,8 @@ std::int64_t problems_to_try(std::int64_t usual) {
   return asked != nullptr ? std::atoll(asked) : usual;
 }
 
-DecodeProblemShape random_shape(Numbers& numbers, std::int64_t most_keys) {
-  DecodeProblemShape shape;
+AttentionProblemShape random_shape(Numbers& numbers, std::int64_t most_keys) {
+  AttentionProblemShape shape;
   const auto pick = [&](auto... choices) {
     const std::array all{static_cast<double>(choices)...};
     return all[static_cast<std::size_t>(numbers.integer(0, all.size() - 1))];
@@ -72,7 +72,7 @@ struct Worst {
   }
 };
 
-ExpectedAttention expected_of(const DecodeProblem& problem, const NumericsProfile& profile,
+ExpectedAttention expected_of(const AttentionProblem& problem, const NumericsProfile& profile,
                               DType out) {
   CombineRounding rounding;
   rounding.partial = out;
@@ -83,8 +83,8 @@ TEST(Bounds, NoCorrectRunOfTheHostExceedsThem) {
   Numbers numbers(20240607);
   Worst fp32, bf16;
   for (std::int64_t i = 0; i < problems_to_try(300); ++i) {
-    const DecodeProblemShape shape = random_shape(numbers, 1500);
-    const DecodeProblem problem = make_decode_problem(shape, numbers.integer(0, 9));
+    const AttentionProblemShape shape = random_shape(numbers, 1500);
+    const AttentionProblem problem = make_attention_problem(shape, numbers.integer(0, 9));
     const bool rounded = numbers.integer(0, 1) == 0;
     const DType dtype = rounded ? DType::kBF16 : DType::kF32;
     const DecodeResult result = run_decode(problem, 2, dtype);
@@ -112,9 +112,9 @@ TEST(Bounds, NoCorrectRunOfAnFp8KernelExceedsThem) {
     Numbers numbers(7);
     Worst worst;
     for (std::int64_t i = 0; i < problems_to_try(60); ++i) {
-      DecodeProblemShape shape = random_shape(numbers, 1000);
+      AttentionProblemShape shape = random_shape(numbers, 1000);
       shape.query_dtype = shape.cache_dtype = DType::kE4M3;
-      const DecodeProblem problem = make_decode_problem(shape);
+      const AttentionProblem problem = make_attention_problem(shape);
       const DecodeResult result = run_fp8_kernel_model(problem, kernel.model);
       const ExpectedAttention expected = expected_of(problem, *kernel.profile, DType::kBF16);
       const Comparison out = compare(result.out, expected.out);
@@ -134,11 +134,11 @@ TEST(Bounds, NoCorrectRunOfAnFp8KernelExceedsThem) {
 TEST(Bounds, AllowForExponentialsBelowTheSmallestNormal) {
   for (const float distance : {80.0F, 87.0F, 88.0F, 89.0F, 104.0F, 150.0F, 768.0F}) {
     SCOPED_TRACE(distance);
-    DecodeProblemShape shape;
+    AttentionProblemShape shape;
     shape.cache_dtype = DType::kBF16;
     shape.visible = {{9}};
     shape.softmax_scale = 1.0F;
-    DecodeProblem problem = make_decode_problem(shape);
+    AttentionProblem problem = make_attention_problem(shape);
     const TensorView cache = problem.cache().data;
     for (std::int64_t k = 0; k < 9; ++k) {
       auto* key = problem.keys[0].as<BFloat16>() + k * shape.width();
@@ -169,7 +169,7 @@ TEST(Bounds, AllowForRoundingsOfNarrowLogitsThatGoTogether) {
   for (const double width : {0.003, 0.01, 0.02, 0.05, 0.1, 1.0}) {
     for (const float mean : {0.0F, 2.0F}) {
       SCOPED_TRACE(testing::Message() << "logits " << width << " wide, mean " << mean);
-      DecodeProblemShape shape;
+      AttentionProblemShape shape;
       shape.query_dtype = shape.cache_dtype = DType::kE4M3;
       shape.latent = 7;
       shape.rope = 8;
@@ -177,7 +177,7 @@ TEST(Bounds, AllowForRoundingsOfNarrowLogitsThatGoTogether) {
       shape.visible = {{16000}};
       shape.latent_mean = mean;
       shape.softmax_scale = static_cast<float>(width / std::sqrt(15.0));
-      const DecodeProblem problem = make_decode_problem(shape);
+      const AttentionProblem problem = make_attention_problem(shape);
       const Expected expected = expected_of(problem, profiles::kSm90Fp8, DType::kBF16).out;
       const Comparison out = compare(run_fp8_kernel_model(problem, {7, 64}).out, expected);
       EXPECT_TRUE(out.pass()) << out;
@@ -210,8 +210,8 @@ TEST(Bounds, NoCorrectHeadProductExceedsThem) {
   EXPECT_GT(worst, 0.05);
 }
 
-DecodeProblemShape deepseek(std::int32_t keys) {
-  DecodeProblemShape shape;
+AttentionProblemShape deepseek(std::int32_t keys) {
+  AttentionProblemShape shape;
   shape.query_dtype = shape.cache_dtype = DType::kE4M3;
   shape.heads = 4;
   shape.latent = 512;
@@ -238,7 +238,7 @@ double smallest_scale_error_seen(const DecodeResult& result, const Expected& exp
 
 TEST(Bounds, SeeSmallErrorsOfScaleLseAndLength) {
   for (const std::int32_t keys : {128, 8192}) {
-    const DecodeProblem problem = make_decode_problem(deepseek(keys));
+    const AttentionProblem problem = make_attention_problem(deepseek(keys));
     const ExpectedAttention bf16 = expected_of(problem, profiles::kCpu, DType::kBF16);
     const ExpectedAttention fp32 = expected_of(problem, profiles::kCpu, DType::kF32);
     const double of_bf16 = smallest_scale_error_seen(run_decode(problem), bf16.out);
@@ -263,7 +263,7 @@ TEST(Bounds, SeeSmallErrorsOfScaleLseAndLength) {
 }
 
 TEST(Bounds, SeeSwappedHeads) {
-  const DecodeProblem problem = make_decode_problem(deepseek(8192));
+  const AttentionProblem problem = make_attention_problem(deepseek(8192));
   const DecodeResult result = run_decode(problem);
   const ExpectedAttention expected = expected_of(problem, profiles::kCpu, DType::kBF16);
   const Tensor first = copied_to_host(result.out.view().select(1, 0), kHostStream);
@@ -275,14 +275,14 @@ TEST(Bounds, SeeSwappedHeads) {
 
 // The shards' LSE by the model of the tensor core, key by key.
 TEST(DeviceLse, OfASetCountsItsOwnVisibleKeys) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.query_dtype = shape.cache_dtype = DType::kE4M3;
   shape.heads = 17;  // one more than a block of heads
   shape.latent = 88;
   shape.visible = {{70, 71}, {0}, {2}};
   shape.q_scale = 0.5F;
   shape.k_scale = 3.0F;
-  const DecodeProblem decode = make_decode_problem(shape);
+  const AttentionProblem decode = make_attention_problem(shape);
   OracleProblem problem = oracle_problem(decode);
   problem.sets = 3;
   for (const TensorView& keys : problem.keys) {
@@ -320,14 +320,14 @@ TEST(DeviceLse, OfASetCountsItsOwnVisibleKeys) {
 // and the model of one long e4m3 chain does.
 TEST(LongChains, ConstantLatentsComeBackExactly) {
   for (const std::int32_t keys : {16384, 65536, 1048576}) {
-    DecodeProblemShape shape;
+    AttentionProblemShape shape;
     shape.query_dtype = shape.cache_dtype = DType::kE4M3;
     shape.heads = 1;
     shape.latent = 8;
     shape.rope = 8;
     shape.page = 64;
     shape.visible = {{keys}};
-    const DecodeProblem problem = make_decode_problem(shape, 1);
+    const AttentionProblem problem = make_attention_problem(shape, 1);
     const TensorView rows = problem.cache().data;
     host_device().copy_strided(
         rows, filled(DType::kE4M3, rows.shape, "constant", [](auto) { return 1.125F; }),
@@ -337,12 +337,12 @@ TEST(LongChains, ConstantLatentsComeBackExactly) {
 }
 
 TEST(LongChains, OneE4m3ChainLosesWhatItsPromotedTwinKeepsAndTheBoundTells) {
-  DecodeProblemShape shape = deepseek(16384);
+  AttentionProblemShape shape = deepseek(16384);
   shape.heads = 1;
   shape.latent = 32;
   shape.latent_mean = 2.0F;  // two sigma
   shape.softmax_scale = 0.01F;
-  const DecodeProblem problem = make_decode_problem(shape, 1);
+  const AttentionProblem problem = make_attention_problem(shape, 1);
   const Expected expected = expected_of(problem, profiles::kSm90Fp8, DType::kBF16).out;
   const Comparison promoted = compare(run_fp8_kernel_model(problem, {7, 64}).out, expected);
   const Comparison one_chain = compare(run_fp8_kernel_model(problem, {7, 0}).out, expected);
@@ -354,12 +354,12 @@ TEST(LongChains, OneE4m3ChainLosesWhatItsPromotedTwinKeepsAndTheBoundTells) {
 
 // One key 8 above the crowd: P at scale 1 flushes the crowd, P with an offset keeps it.
 TEST(Sink, FlushedProbabilitiesAreSeenAndAnOffsetKeepsThem) {
-  DecodeProblemShape shape = deepseek(8192);
+  AttentionProblemShape shape = deepseek(8192);
   shape.heads = 1;
   shape.latent = 32;
   shape.latent_mean = 1.0F;
   shape.softmax_scale = 0.002F;
-  DecodeProblem problem = make_decode_problem(shape, 1);
+  AttentionProblem problem = make_attention_problem(shape, 1);
   // The first key repeats the query on the RoPE part, sized so that its logit is about 8.
   const std::vector<float> query = values_of(problem.query);
   double square = 0.0;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "reference/hopper_fp8.h"
-#include "tests/reference/decode_problem.h"
+#include "tests/reference/attention_problem.h"
 
 namespace mladcp {
 
@@ -37,9 +37,9 @@ inline std::vector<Float8E4M3> padded(const TensorView& view) {
 }  // namespace fp8_model
 
 // Contiguous e4m3 query and keys.
-inline DecodeResult run_fp8_kernel_model(const DecodeProblem& p, const Fp8KernelModel& model) {
+inline DecodeResult run_fp8_kernel_model(const AttentionProblem& p, const Fp8KernelModel& model) {
   using namespace fp8_model;
-  const DecodeProblemShape& s = p.shape;
+  const AttentionProblemShape& s = p.shape;
   const float scale = s.softmax_scale * s.q_scale * s.k_scale;
   DecodeResult result{host_tensor(DType::kBF16, {p.rows(), s.heads, s.latent}, "out"),
                       host_tensor(DType::kF32, {p.rows(), s.heads}, "lse")};

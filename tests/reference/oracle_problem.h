@@ -2,12 +2,12 @@
 #pragma once
 
 #include "reference/oracle.h"
-#include "tests/reference/decode_problem.h"
+#include "tests/reference/attention_problem.h"
 
 namespace mladcp {
 
 // Refers to the problem's tensors.
-inline OracleProblem oracle_problem(const DecodeProblem& decode) {
+inline OracleProblem oracle_problem(const AttentionProblem& decode) {
   OracleProblem problem;
   problem.query = decode.query;
   for (const Tensor& keys : decode.keys) problem.keys.push_back(keys);
@@ -15,7 +15,7 @@ inline OracleProblem oracle_problem(const DecodeProblem& decode) {
     problem.request.push_back(decode.request.as<std::int32_t>()[t]);
     problem.visible.push_back(decode.visible.as<std::int32_t>()[t]);
   }
-  const DecodeProblemShape& shape = decode.shape;
+  const AttentionProblemShape& shape = decode.shape;
   problem.latent = shape.latent;
   problem.softmax_scale = shape.softmax_scale;
   problem.query_scale = shape.query_dtype == DType::kE4M3 ? shape.q_scale : 1.0F;

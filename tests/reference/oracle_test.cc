@@ -54,13 +54,13 @@ NaiveRow naive_row(const OracleProblem& problem, std::int64_t t, std::int64_t h,
 }
 
 TEST(Oracle, GivesTheSumsItPromisesForEverySet) {
-  DecodeProblemShape shape;
+  AttentionProblemShape shape;
   shape.visible = {{40}, {0}, {9, 23, 24}};
   shape.latent = 12;
   shape.query_dtype = DType::kE4M3;
   shape.q_scale = 2.0F;
   shape.k_scale = 0.5F;
-  const DecodeProblem decode = make_decode_problem(shape);
+  const AttentionProblem decode = make_attention_problem(shape);
   OracleProblem problem = oracle_problem(decode);
   problem.sets = 3;
   for (const TensorView& keys : problem.keys) {
@@ -132,7 +132,7 @@ TEST(Oracle, GivesTheSumsItPromisesForEverySet) {
 }
 
 TEST(Oracle, ResultsDoNotDependOnTheThreads) {
-  const DecodeProblem decode = make_decode_problem({});
+  const AttentionProblem decode = make_attention_problem({});
   const OracleProblem problem = oracle_problem(decode);
   const auto outs = [&](int threads) {
     std::vector<double> out(
@@ -178,7 +178,7 @@ TEST(Oracle, StoresWhatACacheStores) {
 }
 
 TEST(Oracle, RefusesRowsThatSeeMoreThanThereIs) {
-  const DecodeProblem decode = make_decode_problem({});
+  const AttentionProblem decode = make_attention_problem({});
   OracleProblem problem = oracle_problem(decode);
   problem.visible[0] += 1;
   EXPECT_THROW(attend_exactly(problem, {}, 1, [](const RowBlock&, std::span<const SetSums>) {}),

@@ -16,7 +16,7 @@ namespace mladcp {
 
 enum class QueryKind { kPair, kTensor };
 
-struct DecodeProblemShape {
+struct AttentionProblemShape {
   DType query_dtype = DType::kBF16;
   QueryKind query_kind = QueryKind::kTensor;
   DType cache_dtype = DType::kE4M3;
@@ -30,8 +30,8 @@ struct DecodeProblemShape {
   std::int64_t width() const { return latent + rope; }
 };
 
-struct DecodeProblem {
-  DecodeProblemShape shape;
+struct AttentionProblem {
+  AttentionProblemShape shape;
   Tensor query;              // [T, H, D]
   Tensor cache_storage;      // [pages, page, D + 3]
   std::vector<Tensor> keys;  // per request [keys, D] in the cache's dtype
@@ -55,9 +55,9 @@ struct DecodeProblem {
 };
 
 // num_parts 0: as many as the operations ask for.
-inline DecodeProblem make_decode_problem(const DecodeProblemShape& shape,
-                                         std::int64_t num_parts = 0) {
-  DecodeProblem p;
+inline AttentionProblem make_attention_problem(const AttentionProblemShape& shape,
+                                               std::int64_t num_parts = 0) {
+  AttentionProblem p;
   p.shape = shape;
   Numbers numbers(shape.seed);
   std::vector<std::int32_t> request, visible, row_begin = {0}, lengths;
@@ -125,8 +125,8 @@ struct AttentionValues {
   std::vector<double> lse;  // [T, H]
 };
 
-inline AttentionValues attend_key_by_key(const DecodeProblem& p) {
-  const DecodeProblemShape& s = p.shape;
+inline AttentionValues attend_key_by_key(const AttentionProblem& p) {
+  const AttentionProblemShape& s = p.shape;
   const std::vector<float> query = values_of(p.query);
   AttentionValues result;
   const double k_scale = s.cache_dtype == DType::kE4M3 ? s.k_scale : 1.0;
@@ -163,9 +163,9 @@ struct DecodeResult {
   Tensor out, lse;
 };
 
-inline DecodeResult run_decode(const DecodeProblem& p, int threads = 1,
+inline DecodeResult run_decode(const AttentionProblem& p, int threads = 1,
                                DType out_dtype = DType::kBF16) {
-  const DecodeProblemShape& s = p.shape;
+  const AttentionProblemShape& s = p.shape;
   DecodeResult result{host_tensor(out_dtype, {p.rows(), s.heads, s.latent}, "out"),
                       host_tensor(DType::kF32, {p.rows(), s.heads}, "lse")};
   poison(result.out);
