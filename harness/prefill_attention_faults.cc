@@ -265,6 +265,22 @@ std::vector<Fault> merge_faults() {
                     merge_counting([](CombineOps& next, const MergeInto& call, std::int64_t chunk) {
                       if (chunk != 1) call.run(next);
                     })));
+  faults.push_back(
+      counted_fault("running-result-overwritten",
+                    "scratch of a chunk's attention reaches over the running result", 1, [] {
+                      OpFunctions functions;
+                      auto running = std::make_shared<TensorView>();
+                      functions.causal = [running](AttentionOps& next, const Attend& call) {
+                        call.run(next);
+                        *running = call.out;
+                      };
+                      functions.context = [running](AttentionOps& next, const Attend& call) {
+                        call.run(next);
+                        map_values(running->narrow(0, 0, 1), call.stream,
+                                   [](float x, std::int64_t) { return x + 0x1p-6F; });
+                      };
+                      return functions;
+                    }));
   const std::int64_t last = last_chunk();
   faults.push_back(counted_fault(
       "merge-last-lse-lost", "the last chunk's LSE never stored", Fault::kEveryRank,
