@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu_timing.h"
 #include "kernels/device/cuda_device.h"
 #include "kernels/device/cuda_error.h"
 #include "kernels/metadata/metadata.h"
@@ -147,4 +148,4 @@ BENCHMARK(metadata)
 }  // namespace
 }  // namespace mladcp
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) { return mladcp::run_gpu_benchmarks(argc, argv); }

@@ -106,4 +106,4 @@ BENCHMARK(rank_step)
 }  // namespace
 }  // namespace mladcp
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) { return mladcp::run_gpu_benchmarks(argc, argv); }
