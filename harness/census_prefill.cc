@@ -1,5 +1,4 @@
-#include "harness/census_prefill.h"
-
+// The census of a chunked prefill.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,11 +7,10 @@
 #include <vector>
 
 #include "core/bfloat16.h"
-#include "harness/census.h"
+#include "harness/census_steps.h"
 #include "harness/findings.h"
 #include "harness/judged_step.h"
 #include "harness/prefill_run.h"
-#include "reference/parallel_for.h"
 
 namespace mladcp {
 namespace {
@@ -153,19 +151,10 @@ ProbeOutcome count_prefill(const ProbeContext& step, const PhasePlan& plan) {
   const std::vector<CensusPass> passes =
       census_passes(census, census.model_config().dims.value, config.local_heads());
   const PagedLayout layout = plan.layout(config, plan.seed);
-  const double share = 1.0 / static_cast<double>(passes.size());
-  for (std::size_t i = 0; i < passes.size(); ++i) {
-    const Progress part = [&](double done, std::string_view next) {
-      step.progress((static_cast<double>(i) + done) * share, next);
-    };
-    part(0.0, "building the census");
-    const DecodeProblem problem = census_problem(census, passes[i], threads_per_rank(1));
-    for_each_group({census, step.backend, step.variation, part}, census,
-                   [&](std::int64_t group, const Progress& progress) {
-                     progress(0.0, "counting keys");
-                     count_pass(step, {census, passes[i], layout}, problem, group, mine);
-                   });
-  }
+  for_each_pass(step, passes,
+                [&](const CensusPass& pass, const DecodeProblem& problem, std::int64_t group) {
+                  count_pass(step, {census, pass, layout}, problem, group, mine);
+                });
   return gathered_at_root(step.backend, std::move(mine));
 }
 

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "core/bfloat16.h"
-#include "harness/census.h"
-#include "harness/census_prefill.h"
+#include "harness/census_steps.h"
 #include "harness/decode_run.h"
 #include "harness/judged_step.h"
 #include "harness/phase_steps.h"
@@ -132,30 +131,39 @@ ProbeOutcome count_step(const ProbeContext& step, const PhasePlan& plan) {
   }
   ProbeOutcome result;
   const PagedLayout layout = plan.layout(config, plan.seed);
+  for_each_pass(
+      step, passes, [&](const CensusPass& pass, const DecodeProblem& problem, std::int64_t group) {
+        GroupOutcome outcome =
+            run_decode_group(census, problem, layout, group, step.backend, step.variation);
+        if (!outcome.complete) return;
+        append(result, judge({census, pass, problem, layout, outcome}), group, config.dcp);
+        if (&pass == passes.data()) {
+          append(result, std::move(outcome.calls), group, config.dcp);
+        }
+        result.step_seconds = std::max(result.step_seconds, outcome.seconds);
+      });
+  return result;
+}
+
+}  // namespace
+
+void for_each_pass(const ProbeContext& step, const std::vector<CensusPass>& passes,
+                   const std::function<void(const CensusPass& pass, const DecodeProblem& problem,
+                                            std::int64_t group)>& count) {
   const double share = 1.0 / static_cast<double>(passes.size());
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const Progress part = [&](double done, std::string_view next) {
       step.progress((static_cast<double>(i) + done) * share, next);
     };
     part(0.0, "building the census");
-    const CensusPass& pass = passes[i];
-    const DecodeProblem problem = census_problem(census, pass, threads_per_rank(1));
-    for_each_group(
-        {census, step.backend, step.variation, part}, census,
-        [&](std::int64_t group, const Progress& progress) {
-          progress(0.0, "counting keys");
-          GroupOutcome outcome =
-              run_decode_group(census, problem, layout, group, step.backend, step.variation);
-          if (!outcome.complete) return;
-          append(result, judge({census, pass, problem, layout, outcome}), group, config.dcp);
-          if (i == 0) append(result, std::move(outcome.calls), group, config.dcp);
-          result.step_seconds = std::max(result.step_seconds, outcome.seconds);
-        });
+    const DecodeProblem problem = census_problem(step.scenario, passes[i], threads_per_rank(1));
+    for_each_group({step.scenario, step.backend, step.variation, part}, step.scenario,
+                   [&](std::int64_t group, const Progress& progress) {
+                     progress(0.0, "counting keys");
+                     count(passes[i], problem, group);
+                   });
   }
-  return result;
 }
-
-}  // namespace
 
 ProbeOutcome run_census_probe(const ProbeContext& context) {
   const Scenario census = census_scenario(context.scenario);
