@@ -1,5 +1,6 @@
 // The census proved on real decode steps: every way of losing, doubling or mixing up keys is
 // injected and must be flagged, by rank, request and position.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "harness/fault_variations.h"
+#include "harness/naive_attention.h"
 #include "harness/run_scenario.h"
 
 namespace mladcp {
@@ -151,6 +153,21 @@ TEST(CensusFaults, AllKeysTwice) {
 }
 
 TEST(CensusFaults, OneWindowTwiceAndAnotherMissing) {
+  const KvSharding sharding = census_run().parallel.sharding();
+  const std::int64_t width = census_run().model_config().dims.latent;
+  NaiveAttention attention;
+  attention.weight = [=](std::int64_t row, std::int64_t, std::int64_t key, std::int64_t) {
+    const std::int64_t window = sharding.global(key, kFaultyRank) / width;
+    if (row != 1) return 1.0;  // of request 1
+    return window == 5 ? 2.0 : window == 3 ? 0.0 : 1.0;
+  };
+  const OpFault fault = broken_attention(
+      [=](AttentionOps&, const OpFunctions::Decode& call) { attention.run(call); });
+  // The first position that rank 1 keeps of window 3, which is missing.
+  expect_flagged(fault, fmt::format("request 1, position {} missed", 3 * width + 4));
+}
+
+TEST(CensusFaults, OnePageTwiceAndAnotherNever) {
   const PlanFault fault(kFaultyRank, [](int, DecodePlan& plan) {
     auto* pages = plan.block_table.pages.data() + plan.block_table.columns;  // of request 1
     pages[3] = pages[1];
