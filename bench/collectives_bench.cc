@@ -80,6 +80,7 @@ void BM_Memcpy(benchmark::State& state) {
     const Clock::time_point begin = Clock::now();
     {
       std::vector<std::jthread> running;
+      running.reserve(static_cast<std::size_t>(threads));
       for (int t = 0; t < threads; ++t) {
         running.emplace_back([&, t] {
           for (int i = 0; i < kRepeats; ++i) {

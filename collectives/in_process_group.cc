@@ -127,6 +127,7 @@ void InProcessGroup::run(const std::function<void(Collective&)>& body) {
   state_->rendezvous.expect_usable();
   // All have joined before the first one starts: nobody takes a late start for a departure.
   std::vector<std::unique_ptr<Collective>> handles;
+  handles.reserve(static_cast<std::size_t>(world_size()));
   for (int rank = 0; rank < world_size(); ++rank) handles.push_back(join(rank));
 
   const auto run_rank = [&](int rank) {

@@ -34,6 +34,7 @@ void run_ranks(int world_size, const std::function<void(int)>& body,
   };
   {
     std::vector<std::jthread> threads;
+    threads.reserve(static_cast<std::size_t>(world_size));
     for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(run_rank, rank);
   }
   if (first_error) std::rethrow_exception(first_error);

@@ -121,6 +121,7 @@ void count_pass(const ProbeContext& step, const CensusCount::Setting& setting,
   const Scenario& census = step.scenario;
   const PrefillExpectation expectation(census, problem, setting.layout);
   std::vector<CensusObserver> of_ranks;
+  of_ranks.reserve(static_cast<std::size_t>(census.parallel.dcp));
   for (int rank = 0; rank < static_cast<int>(census.parallel.dcp); ++rank) {
     of_ranks.emplace_back(setting, expectation, rank);
   }

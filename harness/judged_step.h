@@ -37,6 +37,7 @@ std::vector<PrefillWatch> watches_of(const Scenario& scenario,
 template <typename Observer>
 std::vector<PrefillObserver*> observers(std::vector<Observer>& of_ranks) {
   std::vector<PrefillObserver*> pointers;
+  pointers.reserve(of_ranks.size());
   for (Observer& observer : of_ranks) pointers.push_back(&observer);
   return pointers;
 }

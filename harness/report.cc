@@ -51,7 +51,7 @@ std::vector<StageRow> stage_rows(const std::vector<Check>& checks) {
 
 std::string verdict_of(const StageRow& row) {
   if (row.skipped == row.ranks) return "skipped";
-  const std::string verdict =
+  std::string verdict =
       row.failed > 0 ? fmt::format("FAIL on {} of {}", row.failed, row.ranks) : "ok";
   if (row.audited == row.auditable) return verdict;
   return fmt::format("{}, {} of {} rows x heads", verdict, row.audited, row.auditable);

@@ -14,6 +14,7 @@ namespace {
 
 std::vector<double> halvings(double largest, int count) {
   std::vector<double> sizes;
+  sizes.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) sizes.push_back(std::ldexp(largest, -i));
   return sizes;
 }
