@@ -81,6 +81,16 @@ double common_rounding(const NumericsProfile& profile, const RowOfSet& r, std::s
   return relative ? std::min(common, u * r.sums.magnitude[at]) : common;
 }
 
+// Roundings of the fp32 sum of P over n keys, in units of 2^-24 of it. Where one sum is kept for a
+// walk and the weights are equal they go one way, each relative to what the sum has reached: half
+// of it on average.
+double sum_roundings(const NumericsProfile& profile, std::int64_t keys, double deviations) {
+  const auto n = static_cast<double>(keys);
+  const double one_way =
+      profile.sum_keys == 0 ? 0.0 : n / static_cast<double>(2 * profile.sum_keys);
+  return std::max(deviations * std::sqrt(n), one_way);
+}
+
 double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& r, std::int64_t l) {
   const std::size_t at = r.at(l);
   const double out = std::fabs(r.sums.out[at]);
@@ -105,15 +115,14 @@ double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& 
   bound += 4 * (sum.random * std::sqrt(chains.steps) + kFp32 * std::sqrt(chains.count)) * partial;
   // Splits, merged by weights that are exponentials; then the division by the sum of P.
   bound += 4 * exponential_error(profile, r.max_logit()) * partial;
-  bound += out * kFp32 * (8 + 4 * std::sqrt(static_cast<double>(r.keys())));
+  bound += out * kFp32 * (8 + sum_roundings(profile, r.keys(), 4));
   return bound;
 }
 
 double lse_bound(const NumericsProfile& profile, double shrink, const RowOfSet& r) {
-  const double sum_steps = std::sqrt(static_cast<double>(r.keys()));
   return spread(r.keys()) * r.logit_random() + shrink * r.sums.mean_logit[r.row] +
          2 * exponential_error(profile, r.max_logit()) +
-         kFp32 * (4 + sum_steps + 2 * std::fabs(r.lse()));
+         kFp32 * (4 + sum_roundings(profile, r.keys(), 1) + 2 * std::fabs(r.lse()));
 }
 
 // Fills the rows of one block.

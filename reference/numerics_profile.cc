@@ -30,10 +30,12 @@ const NumericsProfile kCudaGenericFp8{"cuda_generic_fp8", kMma16, kMma16, kMma16
                                       f16_p(15),          0x1p-22};
 const NumericsProfile kCudaGenericBf16{
     "cuda_generic_bf16", kMma16, kMma16, kMma16, 0, kBf16P, 0x1p-22};
-const NumericsProfile kSm90Fp8{"sm90_fp8", kMma16,    kWgmmaFp8Logits, kWgmmaFp8Values,
-                               64,         e4m3_p(7), 0x1p-22,         true};
-const NumericsProfile kSm90Fp8F16{"sm90_fp8_f16", kMma16, kWgmmaFp8Logits, kMma16, 0, f16_p(5),
-                                  0x1p-22,        true};
+// A thread of the Hopper kernels adds 4 of a group of 16 keys to its sum at once.
+const NumericsProfile kSm90Fp8{
+    "sm90_fp8", kMma16, kWgmmaFp8Logits, kWgmmaFp8Values, 64, e4m3_p(7), 0x1p-22, true, 16};
+const NumericsProfile kSm90Fp8F16{
+    "sm90_fp8_f16", kMma16, kWgmmaFp8Logits, kMma16, 0, f16_p(5), 0x1p-22, true, 16};
+const NumericsProfile kSm90Bf16{"sm90_bf16", kMma16, kMma16, kMma16, 0, kBf16P, 0x1p-22, false, 16};
 const NumericsProfile kFlashMlaFp8{
     "flashmla_fp8", kMma16, kWgmmaFp8Logits, kWgmmaFp8Values, 0, e4m3_p(0), 0x1p-22, true};
 
@@ -41,8 +43,9 @@ const NumericsProfile kFlashMlaFp8{
 
 const NumericsProfile& profile_from_name(std::string_view name) {
   static constexpr std::array kAll = {
-      &profiles::kCpu,     &profiles::kCudaGenericFp8, &profiles::kCudaGenericBf16,
-      &profiles::kSm90Fp8, &profiles::kSm90Fp8F16,     &profiles::kFlashMlaFp8};
+      &profiles::kCpu,        &profiles::kCudaGenericFp8, &profiles::kCudaGenericBf16,
+      &profiles::kSm90Fp8,    &profiles::kSm90Fp8F16,     &profiles::kSm90Bf16,
+      &profiles::kFlashMlaFp8};
   std::string known;
   for (const NumericsProfile* profile : kAll) {
     if (profile->name == name) return *profile;

@@ -36,6 +36,9 @@ struct NumericsProfile {
   // Logits are e4m3 wgmma in one chain over all channels: the model of the tensor core gives them
   // bit for bit, and judges the LSE far more sharply than rounding analysis (device_lse.h).
   bool device_lse = false;
+  // Keys between two additions to the one fp32 sum of P that a walk keeps: equal weights round the
+  // same way each time. 0: enough partial sums for their roundings to be independent.
+  std::int64_t sum_keys = 0;
 };
 
 namespace profiles {
@@ -50,6 +53,8 @@ extern const NumericsProfile kCudaGenericBf16;
 // offset 7; and its variant with P and V in f16, offset 5.
 extern const NumericsProfile kSm90Fp8;
 extern const NumericsProfile kSm90Fp8F16;
+// kernels/decode/sm90_bf16: wgmma on bf16, P bf16, one chain for a whole walk.
+extern const NumericsProfile kSm90Bf16;
 // FlashMLA's dense FP8 decode: wgmma on e4m3, one chain for the whole walk of an SM, P e4m3 at
 // scale 1.
 extern const NumericsProfile kFlashMlaFp8;

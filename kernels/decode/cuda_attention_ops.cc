@@ -119,7 +119,7 @@ std::string_view CudaAttentionOps::decode_profile(DType query, DType cache, std:
                                                   const ScheduleShape& shape) const {
   const bool hopper =
       kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
-  if (cache == DType::kBF16) return "cuda_generic_bf16";
+  if (cache == DType::kBF16) return hopper && page >= 64 ? "sm90_bf16" : "cuda_generic_bf16";
   if (!hopper || query != DType::kE4M3 || page < 64) return "cuda_generic_fp8";
   const auto q_len = static_cast<int>(shape.q_len);
   return sm90_fp8_decode_tile_rows(q_len, static_cast<int>(shape.heads)) == 64 ? "sm90_fp8"

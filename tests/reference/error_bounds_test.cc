@@ -396,5 +396,42 @@ TEST(Profiles, AreFoundByName) {
   }
 }
 
+// A walk of the Hopper kernels over equal weights beside a sink: each of four threads adds 4 keys
+// of a group of 16 to its sum at a time, and every addition rounds the same way.
+float lse_of_a_walk(std::int64_t crowd, float sink_logit) {
+  const float weight = std::exp2(-sink_logit * 1.44269504F);
+  std::array<float, 4> sums = {1.0F, 0.0F, 0.0F, 0.0F};
+  for (std::int64_t group = 0; group < crowd / 16; ++group) {
+    for (float& sum : sums) sum += (weight + weight) + (weight + weight);
+  }
+  return std::log((sums[0] + sums[1]) + (sums[2] + sums[3])) + sink_logit;
+}
+
+TEST(Bounds, EqualWeightsRoundTheSameWayInOneSum) {
+  constexpr std::int64_t kCrowd = 65536, kLatent = 4;
+  const Tensor query = filled(DType::kBF16, {1, 1, kLatent + 1}, "query",
+                              [](std::int64_t i) { return i == kLatent ? 1.0F : 0.0F; });
+  const Tensor keys = filled(DType::kBF16, {kCrowd + 1, kLatent + 1}, "keys", [](std::int64_t i) {
+    return i == kLatent ? 240.0F : i % 5 == 4 ? 0.0F : 1.0F;
+  });
+  OracleProblem problem;
+  problem.query = query;
+  problem.keys = {keys};
+  problem.request = {0};
+  problem.visible = {kCrowd + 1};
+  problem.latent = kLatent;
+  problem.softmax_scale = 1.0 / 24;
+  const Tensor lse =
+      filled(DType::kF32, {1, 1}, "lse", [](std::int64_t) { return lse_of_a_walk(kCrowd, 10.0F); });
+  const auto against = [&](const NumericsProfile& profile) {
+    return compare(lse, expect_decode(problem, profile, {}, 2).per_set[0].lse);
+  };
+  const Comparison one_sum = against(profiles::kSm90Bf16);
+  EXPECT_TRUE(one_sum.pass()) << one_sum;
+  EXPECT_GT(one_sum.worst_ratio, 0.1) << one_sum;
+  // Independent roundings would not explain it.
+  EXPECT_FALSE(against(profiles::kCudaGenericBf16).pass());
+}
+
 }  // namespace
 }  // namespace mladcp
