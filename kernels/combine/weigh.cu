@@ -16,7 +16,7 @@ struct MaskEmptyParams {
   float* lse;
   const std::int32_t* visible;
   std::int64_t rows;  // T * H
-  WideDivisor heads;
+  std::int64_t heads;
   std::int64_t out_strides[2];
   std::int64_t lse_strides[2];
   FastDivisor chunks_per_row;
@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
   for_each_chunk<Row>(
       p.rows, p.chunks_per_row,
       [&](std::int64_t row) {
-        const std::int64_t t = p.heads.quotient(row);
-        const std::int64_t h = row - t * p.heads.divisor();
+        const std::int64_t t = row / p.heads;
+        const std::int64_t h = row % p.heads;
         if (p.visible[t] > 0) return Row{nullptr};
         p.lse[t * p.lse_strides[0] + h * p.lse_strides[1]] = kEmptyLse;
         return Row{p.out + t * p.out_strides[0] + h * p.out_strides[1]};
@@ -49,7 +49,7 @@ struct CorrectParams {
   const void* in;
   const float* lses;
   std::int64_t rows;
-  WideDivisor heads;
+  std::int64_t heads;
   std::int64_t out_strides[2];
   std::int64_t in_strides[2];
   std::int64_t lse_strides[3];  // of rank, t, h
@@ -58,12 +58,7 @@ struct CorrectParams {
   FastDivisor chunks_per_row;
 };
 
-// Rows of a tile when there are few: a thread then waits for its row's LSEs and for one round of
-// values instead of three.
-constexpr int kFewTileRows = 8;
-constexpr std::int64_t kFewRows = 1 << 14;
-
-template <typename Out, typename In, int kN, int kRows>
+template <typename Out, typename In, int kN>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
     correct_kernel(const __grid_constant__ CorrectParams p) {
   struct Row {
@@ -71,11 +66,11 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocksPerSm)
     Out* out;
     float weight;
   };
-  for_each_chunk<Row, kRows>(
+  for_each_chunk<Row>(
       p.rows, p.chunks_per_row,
       [&](std::int64_t row) {
-        const std::int64_t t = p.heads.quotient(row);
-        const std::int64_t h = row - t * p.heads.divisor();
+        const std::int64_t t = row / p.heads;
+        const std::int64_t h = row % p.heads;
         const float* lse = p.lses + t * p.lse_strides[1] + h * p.lse_strides[2];
         const LseMerge merge(p.ranks, [&](int n) { return lse[n * p.lse_strides[0]]; });
         return Row{static_cast<const In*>(p.in) + t * p.in_strides[0] + h * p.in_strides[1],
@@ -96,13 +91,10 @@ template <typename Out, typename In>
 void launch_typed(CorrectParams p, std::int64_t width, bool vectors, cudaStream_t stream) {
   const unsigned blocks = grid_blocks(p.rows, kTileRows);
   p.chunks_per_row = FastDivisor(static_cast<std::uint32_t>(vectors ? width / 8 : width));
-  if (!vectors) {
-    correct_kernel<Out, In, 1, kTileRows><<<blocks, kTileThreads, 0, stream>>>(p);
-  } else if (p.rows > kFewRows) {
-    correct_kernel<Out, In, 8, kTileRows><<<blocks, kTileThreads, 0, stream>>>(p);
+  if (vectors) {
+    correct_kernel<Out, In, 8><<<blocks, kTileThreads, 0, stream>>>(p);
   } else {
-    const unsigned few = grid_blocks(p.rows, kFewTileRows);
-    correct_kernel<Out, In, 8, kFewTileRows><<<few, kTileThreads, 0, stream>>>(p);
+    correct_kernel<Out, In, 1><<<blocks, kTileThreads, 0, stream>>>(p);
   }
   check_launch("correct_kernel");
 }
@@ -117,7 +109,7 @@ void launch_mask_empty(const TensorView& out, const TensorView& lse, const Tenso
   p.lse = lse.as<float>();
   p.visible = visible.as<const std::int32_t>();
   p.rows = lse.elements();
-  p.heads = WideDivisor(lse.shape[1], p.rows);
+  p.heads = lse.shape[1];
   for (int dim = 0; dim < 2; ++dim) {
     p.out_strides[dim] = out.strides[dim];
     p.lse_strides[dim] = lse.strides[dim];
@@ -143,7 +135,7 @@ void launch_correct(const TensorView& corrected, const TensorView& partial, cons
   p.in = partial.data;
   p.lses = lses.as<const float>();
   p.rows = partial.shape[0] * partial.shape[1];
-  p.heads = WideDivisor(partial.shape[1], p.rows);
+  p.heads = partial.shape[1];
   for (int dim = 0; dim < 2; ++dim) {
     p.out_strides[dim] = corrected.strides[dim];
     p.in_strides[dim] = partial.strides[dim];
