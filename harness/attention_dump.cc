@@ -49,8 +49,10 @@ double positive_number(const SafetensorsFile& file, const std::string& key) {
 
 TensorView paged_cache(const SafetensorsFile& file) {
   const TensorView& view = file.tensor("kv_cache");
-  if (view.rank() == 4 && view.size(2) == 1) return view.select(2, 0);  // one KV head
-  return typed_tensor(file, "kv_cache", 3, {DType::kE4M3, DType::kBF16});
+  const bool with_head = view.rank() == 4 && view.size(2) == 1;
+  const TensorView cache =
+      typed_tensor(file, "kv_cache", with_head ? 4 : 3, {DType::kE4M3, DType::kBF16});
+  return with_head ? cache.select(2, 0) : cache;
 }
 
 // The keys of request b in the order of their positions.
@@ -95,6 +97,9 @@ AttentionDump read_attention_dump(const std::string& path) {
   const TensorView out = typed_tensor(file, "out", 4, {DType::kBF16, DType::kF32});
   const std::int64_t batch = query.size(0), q_len = query.size(1), heads = query.size(2);
   const std::int64_t width = cache.size(2);
+  if (query.dtype == DType::kE4M3 && cache.dtype != DType::kE4M3) {
+    refuse(file, describe(query) + " needs an e4m3 kv_cache, got " + describe(cache));
+  }
   if (cache.size(1) < 1) refuse(file, describe(cache) + ": pages must hold at least one key");
   expect_extents(file, query, {batch, q_len, heads, width});
   expect_extents(file, table, {batch, table.size(1)});

@@ -162,9 +162,10 @@ void check_attention(const Judged& judged_step, std::vector<Check>& checks) {
                                   settled(taps.at("attention.lse"), plan, kEmptyLse),
                                   expected.per_set[r].lse));
     if (judged_step.profile.device_lse) {
-      checks.push_back(check_within("attention", rank, "LSE of the shard against the tensor core's",
-                                    settled(taps.at("attention.lse"), plan, kEmptyLse),
-                                    expect_device_lse(inputs.problem, rank, judged_step.threads)));
+      checks.push_back(check_within(
+          "attention", rank, "LSE of the shard against the tensor core's",
+          settled(taps.at("attention.lse"), plan, kEmptyLse),
+          expect_device_lse(inputs.problem, judged_step.profile, rank, judged_step.threads)));
     }
     if (config.dcp == 1 || config.project_before_merge) continue;
     const std::int64_t h = config.local_heads();

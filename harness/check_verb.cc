@@ -1,5 +1,6 @@
 // mladcp check: judge attention calls that an engine or a kernel dumped.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>

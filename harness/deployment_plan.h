@@ -37,7 +37,8 @@ struct DeploymentPlan {
 // what the planners of core refuse.
 DeploymentPlan plan_deployment(const Scenario& scenario);
 
-// {"schema": "mladcp.plan/1", "verdict": "pass", "scenario", "ranks", "collectives", "chunks", ...}
+// {"schema": "mladcp.plan/1", "verdict": "pass" (planned; nothing is judged), "scenario", "rows",
+// "ranks", "weight_bytes", "whole_cache_bytes", "wire_bytes", "collectives", "chunks"}
 std::string to_json(const DeploymentPlan& plan);
 void print(const DeploymentPlan& plan, std::FILE* stream);
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/device.h"
+#include "core/error.h"
 #include "harness/attention_dump.h"
 #include "harness/bound_checks.h"
 #include "harness/exact_checks.h"
@@ -16,10 +17,19 @@ namespace mladcp {
 namespace {
 
 const NumericsProfile& profile_of(const AttentionDump& dump, const std::string& numerics) {
-  if (!numerics.empty()) return profile_from_name(numerics);
-  if (dump.problem.query.dtype == DType::kE4M3) return profiles::kSm90Fp8;
-  return dump.file.tensor("kv_cache").dtype == DType::kE4M3 ? profiles::kCudaGenericFp8
-                                                            : profiles::kCudaGenericBf16;
+  const bool codes = dump.problem.query.dtype == DType::kE4M3;
+  const bool quantised = dump.file.tensor("kv_cache").dtype == DType::kE4M3;
+  if (numerics.empty()) {
+    if (codes) return profiles::kSm90Fp8;
+    return quantised ? profiles::kCudaGenericFp8 : profiles::kCudaGenericBf16;
+  }
+  const NumericsProfile& profile = profile_from_name(numerics);
+  if (profile.device_lse && !(codes && quantised)) {
+    throw InvalidArgument(dump.file.path + ": numerics " + numerics +
+                          " is of an e4m3 query and cache, " + describe(dump.problem.query) +
+                          " is none; name another profile");
+  }
+  return profile;
 }
 
 bool sees_keys(const AttentionDump& dump, std::int64_t index, std::int64_t per_row) {
@@ -56,14 +66,17 @@ Check lse_check(const AttentionDump& dump, int rank) {
 
 void judge(const AttentionDump& dump, const NumericsProfile& profile, int rank, int threads,
            std::vector<Check>& checks) {
-  const ExpectedAttention expected = expect_decode(dump.problem, profile, {}, threads).per_set[0];
+  CombineRounding rounding;
+  rounding.partial = dump.out().dtype;
+  const ExpectedAttention expected =
+      expect_decode(dump.problem, profile, rounding, threads).per_set[0];
   const Tensor lse = with_one_mark(dump);
   checks.push_back(
       check_within("attention", rank, "output against fp64", dump.out(), expected.out));
   checks.push_back(check_within("attention", rank, "LSE against fp64", lse, expected.lse));
   if (profile.device_lse) {
     checks.push_back(check_within("attention", rank, "LSE against the tensor core's", lse,
-                                  expect_device_lse(dump.problem, 0, threads)));
+                                  expect_device_lse(dump.problem, profile, 0, threads)));
   }
   checks.push_back(lse_check(dump, rank));
 }
@@ -75,9 +88,12 @@ std::vector<Check> judge_dumps(const std::vector<std::string>& files, const std:
   std::vector<AttentionDump> dumps;  // all of them are read before any is judged
   dumps.reserve(files.size());
   for (const std::string& path : files) dumps.push_back(read_attention_dump(path));
+  std::vector<const NumericsProfile*> profiles;
+  profiles.reserve(dumps.size());
+  for (const AttentionDump& dump : dumps) profiles.push_back(&profile_of(dump, numerics));
   std::vector<Check> checks;
   for (std::size_t i = 0; i < dumps.size(); ++i) {
-    judge(dumps[i], profile_of(dumps[i], numerics), static_cast<int>(i), threads, checks);
+    judge(dumps[i], *profiles[i], static_cast<int>(i), threads, checks);
   }
   return checks;
 }

@@ -54,7 +54,8 @@ KeysOfSet keys_of_set(const OracleProblem& problem, std::size_t request, std::in
 
 }  // namespace
 
-Expected expect_device_lse(const OracleProblem& problem, std::int64_t set, int threads) {
+Expected expect_device_lse(const OracleProblem& problem, const NumericsProfile& profile,
+                           std::int64_t set, int threads) {
   if (set < 0 || set >= problem.sets) {
     throw InvalidArgument("set = " + std::to_string(set) + ": the problem has sets 0 .. " +
                           std::to_string(problem.sets - 1));
@@ -81,6 +82,7 @@ Expected expect_device_lse(const OracleProblem& problem, std::int64_t set, int t
     const auto end =
         std::lower_bound(kept.positions.begin(), kept.positions.end(), problem.visible[t]);
     const auto seen = static_cast<std::size_t>(end - kept.positions.begin());
+    const double sum_error = one_way_sum_error(profile, static_cast<std::int64_t>(seen));
     std::vector<float> dots(static_cast<std::size_t>(block) * seen);
     hopper_product(dots,
                    query.subspan(static_cast<std::size_t>(first * width),
@@ -91,7 +93,7 @@ Expected expect_device_lse(const OracleProblem& problem, std::int64_t set, int t
       const double lse = log_sum_exp(
           std::span<const float>(dots).subspan(static_cast<std::size_t>(h) * seen, seen), scale);
       expected.value[at] = lse;
-      expected.bound[at] = std::isfinite(lse) ? 2e-6 + 0x1p-22 * std::fabs(lse) : 0.0;
+      expected.bound[at] = std::isfinite(lse) ? 2e-6 + 0x1p-22 * std::fabs(lse) + sum_error : 0.0;
     }
   });
   return expected;

@@ -81,14 +81,10 @@ double common_rounding(const NumericsProfile& profile, const RowOfSet& r, std::s
   return relative ? std::min(common, u * r.sums.magnitude[at]) : common;
 }
 
-// Roundings of the fp32 sum of P over n keys, in units of 2^-24 of it. Where one sum is kept for a
-// walk and the weights are equal they go one way, each relative to what the sum has reached: half
-// of it on average.
+// Roundings of the fp32 sum of P over n keys, in units of 2^-24 of it.
 double sum_roundings(const NumericsProfile& profile, std::int64_t keys, double deviations) {
-  const auto n = static_cast<double>(keys);
-  const double one_way =
-      profile.sum_keys == 0 ? 0.0 : n / static_cast<double>(2 * profile.sum_keys);
-  return std::max(deviations * std::sqrt(n), one_way);
+  return std::max(deviations * std::sqrt(static_cast<double>(keys)),
+                  one_way_sum_error(profile, keys) / kFp32);
 }
 
 double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& r, std::int64_t l) {
@@ -259,6 +255,12 @@ Expected expect_products(const HeadProducts& products, DType out, const Accumula
     expected.bound[i] = bound + rounding(unit, value, bound);
   }
   return expected;
+}
+
+// Each addition rounds by 2^-24 of what the sum has reached: half of it on average.
+double one_way_sum_error(const NumericsProfile& profile, std::int64_t keys) {
+  if (profile.sum_keys == 0) return 0.0;
+  return kFp32 * static_cast<double>(keys) / static_cast<double>(2 * profile.sum_keys);
 }
 
 KeyErrors key_errors(const NumericsProfile& profile, std::int64_t width) {

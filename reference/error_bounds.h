@@ -18,6 +18,10 @@ double unit_roundoff(DType dtype);
 // Absorb and value projection, rounded once to `out`.
 Expected expect_products(const HeadProducts& products, DType out, const Accumulator& accumulator);
 
+// What the roundings of a walk's one fp32 sum of P can add up to, relative to it, where `keys`
+// equal weights round the same way each time; 0 for a profile without such a sum. docs/numerics.md.
+double one_way_sum_error(const NumericsProfile& profile, std::int64_t keys);
+
 KeyErrors key_errors(const NumericsProfile& profile, std::int64_t width);
 
 struct ExpectedAttention {

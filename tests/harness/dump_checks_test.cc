@@ -123,6 +123,16 @@ TEST(DumpChecks, RefusalsNameFileFieldAndValue) {
               HasSubstr("metadata k_scale is 0, must be finite and above 0"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata.erase("softmax_scale"); }),
               HasSubstr("softmax_scale"));
+  EXPECT_THAT(
+      refusal([](SafetensorsFile& file) {
+        file.tensors["kv_cache"] = Tensor(host_device(), DType::kF32, {32, 64, 1, 576}, "kv_cache");
+      }),
+      HasSubstr("must be e4m3 or bf16 of 4 axes"));
+  EXPECT_THAT(
+      refusal([](SafetensorsFile& file) {
+        file.tensors["kv_cache"] = Tensor(host_device(), DType::kBF16, {32, 64, 576}, "kv_cache");
+      }),
+      HasSubstr("needs an e4m3 kv_cache"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["causal"] = "yes"; }),
               HasSubstr("metadata causal is 'yes', must be True or False"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) {
@@ -135,6 +145,45 @@ TEST(DumpChecks, RefusalsNameFileFieldAndValue) {
               HasSubstr("must be [6, 1, 16]"));
 }
 
+// Two query rows a request, causal: FlashMLA's golden c. As if all rows saw all keys it fails.
+TEST(DumpChecks, CausalRowsSeeTheirOwnLength) {
+  const std::string golden = test_data_path("golden/flashmla_fp8_c.safetensors");
+  EXPECT_TRUE(all_hold(judge_dumps({golden}, kNumerics, 2)));
+  SafetensorsFile file = read_safetensors(golden);
+  file.metadata["causal"] = "False";
+  const std::string path = testing::TempDir() + "mladcp_not_causal.safetensors";
+  std::vector<TensorView> tensors;
+  for (const auto& [name, tensor] : file.tensors) tensors.push_back(tensor);
+  write_safetensors(path, tensors, file.metadata);
+  EXPECT_FALSE(all_hold(judge_dumps({path}, kNumerics, 2)));
+}
+
+TEST(DumpChecks, ACacheWithAHeadAxisIsTheSame) {
+  const std::string path = spoiled([](SafetensorsFile& file) {
+    Tensor& cache = file.tensors.at("kv_cache");
+    Tensor wider(host_device(), DType::kE4M3, {32, 64, 1, 576}, "kv_cache");
+    host_device().copy(wider.view().data, cache.view().data,
+                       static_cast<std::size_t>(cache.view().bytes()), {});
+    cache = std::move(wider);
+  });
+  EXPECT_TRUE(all_hold(judge_dumps({path}, kNumerics, 2)));
+}
+
+// An fp32 output is not excused by a rounding to bf16 that it did not need.
+TEST(DumpChecks, AnFp32OutputIsHeldToFp32) {
+  const auto bound_of = [&](const std::vector<Check>& checks) { return checks.front().bound; };
+  const std::string path = spoiled([](SafetensorsFile& file) {
+    const Tensor& out = file.tensors.at("out");
+    Tensor wide(host_device(), DType::kF32, out.shape(), "out");
+    for (std::int64_t i = 0; i < out.view().elements(); ++i) {
+      wide.as<float>()[i] = out.as<BFloat16>()[i].to_float();
+    }
+    file.tensors.at("out") = std::move(wide);
+  });
+  EXPECT_LT(bound_of(judge_dumps({path}, kNumerics, 2)),
+            bound_of(judge_dumps({golden_path()}, kNumerics, 2)));
+}
+
 TEST(DumpChecks, ThroughTheProgram) {
   const Outcome clean = run_program("check " + golden_path() + " --numerics flashmla_fp8 --json -");
   ASSERT_EQ(clean.status, 0) << clean.output;
@@ -145,9 +194,10 @@ TEST(DumpChecks, ThroughTheProgram) {
 
   const std::string path =
       spoiled([](SafetensorsFile& file) { file.tensors.at("lse").as<float>()[5] += 0.125F; });
-  const Outcome wrong = run_program("check " + path);
+  const Outcome wrong = run_program("check " + path + " --numerics flashmla_fp8");
   EXPECT_EQ(wrong.status, 1);
   EXPECT_THAT(wrong.output, testing::StartsWith("FAIL stage attention, rank 0"));
+  EXPECT_THAT(wrong.output, HasSubstr("lse fp32"));
   EXPECT_EQ(run_program("check").status, 2);
   EXPECT_EQ(run_program("check /no/such/file").status, 2);
   EXPECT_EQ(run_program("check " + golden_path() + " --numerics guess").status, 2);

@@ -89,7 +89,8 @@ TEST_P(FlashMlaGoldenTest, OursIsNearerToFp64) {
   const Comparison theirs =
       compare(golden.tensor("out").reshaped({rows[0], rows[1], 512}), expected.out);
   const Comparison their_lses = compare(their_lse, expected.lse);
-  const Expected device_lse = expect_device_lse(oracle_problem(p, 1), 0, 16);
+  const Expected device_lse =
+      expect_device_lse(oracle_problem(p, 1), profiles::kFlashMlaFp8, 0, 16);
   for (const DecodeKernels kernels : {DecodeKernels::kGeneric, DecodeKernels::kBest}) {
     CudaAttentionOps ops(device(), kernels);
     const DecodeOnGpu g = upload_problem(p, ops);

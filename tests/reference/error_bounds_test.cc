@@ -291,7 +291,7 @@ TEST(DeviceLse, OfASetCountsItsOwnVisibleKeys) {
   const auto width = static_cast<std::size_t>(shape.width());
   const double scale = shape.softmax_scale * shape.q_scale * shape.k_scale;
   for (std::int64_t set = 0; set < problem.sets; ++set) {
-    const Expected expected = expect_device_lse(problem, set, 2);
+    const Expected expected = expect_device_lse(problem, profiles::kFlashMlaFp8, set, 2);
     for (std::int64_t row = 0; row < decode.rows() * shape.heads; ++row) {
       const auto t = static_cast<std::size_t>(row / shape.heads);
       const auto b = static_cast<std::size_t>(problem.request[t]);
@@ -313,7 +313,7 @@ TEST(DeviceLse, OfASetCountsItsOwnVisibleKeys) {
       }
     }
   }
-  EXPECT_THROW(expect_device_lse(problem, 3, 1), InvalidArgument);
+  EXPECT_THROW(expect_device_lse(problem, profiles::kFlashMlaFp8, 3, 1), InvalidArgument);
 }
 
 // All latents c, all logits equal: exactly c at any length. A reference must not lose small terms,
