@@ -17,6 +17,12 @@ void expect_positive(const char* field, std::int64_t value) {
   if (value <= 0) refuse(field, std::to_string(value), "must be at least 1");
 }
 
+void expect_at_most(const char* field, std::int64_t value, std::int64_t most) {
+  if (value > most) {
+    refuse(field, std::to_string(value), "must be at most " + std::to_string(most));
+  }
+}
+
 void expect_divides(const char* field, std::int64_t value, const char* by_field, std::int64_t by) {
   if (value % by == 0) return;
   refuse(field, std::to_string(value),
@@ -86,6 +92,11 @@ void validate(const ParallelConfig& config) {
   expect_positive("dcp", config.dcp);
   expect_positive("interleave", config.interleave);
   expect_positive("page_size", config.page_size);
+  expect_at_most("heads", config.heads, kMostHeads);
+  expect_at_most("tp", config.tp, kMostHeads);
+  expect_at_most("dcp", config.dcp, kMostHeads);
+  expect_at_most("interleave", config.interleave, kMostPageSize);
+  expect_at_most("page_size", config.page_size, kMostPageSize);
   expect_divides("tp", config.tp, "dcp", config.dcp);
   expect_divides("heads", config.heads, "tp", config.tp);
   expect_divides("page_size", config.page_size, "interleave", config.interleave);

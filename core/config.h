@@ -48,9 +48,13 @@ struct ParallelConfig {
   bool quantized_query() const;  // kAuto resolved
 };
 
-// Throws InvalidArgument naming field, value and remedy: sizes > 0, tp % dcp == 0, heads % tp == 0,
-// page_size % interleave == 0, scales finite and > 0, kv_dtype bf16 or e4m3, a quantised query only
-// with an FP8 cache, reduce_dtype bf16 or fp32.
+// Beyond these no product of sizes is sure to fit 64 bits; kernels hold page sizes in int32.
+inline constexpr std::int64_t kMostHeads = std::int64_t{1} << 20;           // also of tp, dcp
+inline constexpr std::int64_t kMostPageSize = (std::int64_t{1} << 31) - 1;  // also of interleave
+
+// Throws InvalidArgument naming field, value and remedy: sizes > 0 and at most the above, tp % dcp
+// == 0, heads % tp == 0, page_size % interleave == 0, scales finite and > 0, kv_dtype bf16 or e4m3,
+// a quantised query only with an FP8 cache, reduce_dtype bf16 or fp32.
 void validate(const ParallelConfig& config);
 
 }  // namespace mladcp

@@ -55,6 +55,21 @@ TensorView paged_cache(const SafetensorsFile& file) {
   return with_head ? cache.select(2, 0) : cache;
 }
 
+// An Inf or NaN in a query or a visible key makes every result right, or none.
+void expect_finite(const SafetensorsFile& file, const TensorView& view) {
+  std::vector<float> row(static_cast<std::size_t>(view.size(view.rank() - 1)));
+  const TensorView rows =
+      view.reshaped({view.elements() / view.size(view.rank() - 1), view.size(view.rank() - 1)});
+  for (std::int64_t i = 0; i < rows.size(0); ++i) {
+    load_row(row.data(), rows, offset_of(rows, i));
+    for (const float value : row) {
+      if (std::isfinite(value)) continue;
+      refuse(file,
+             fmt::format("{} holds {} in row {}: inputs must be finite", describe(view), value, i));
+    }
+  }
+}
+
 // The keys of request b in the order of their positions.
 Tensor gathered_keys(const SafetensorsFile& file, const TensorView& cache, const TensorView& table,
                      std::int64_t b) {
@@ -111,10 +126,13 @@ AttentionDump read_attention_dump(const std::string& path) {
                              out.size(3), width));
   }
 
+  if (query.elements() == 0) refuse(file, describe(query) + ": there is nothing to judge");
+  expect_finite(file, query);
   OracleProblem& problem = dump.problem;
   const bool causal = is_causal(file);
   for (std::int64_t b = 0; b < batch; ++b) {
     dump.keys.push_back(gathered_keys(file, cache, table, b));
+    expect_finite(file, dump.keys.back());
     const std::int64_t length = dump.keys.back().shape()[0];
     for (std::int64_t j = 0; j < q_len; ++j) {
       problem.request.push_back(static_cast<std::int32_t>(b));

@@ -32,7 +32,8 @@ struct AttentionDump {
 
 // InvalidArgument naming file, tensor and remedy: what read_safetensors refuses, a tensor that is
 // missing or of another dtype or shape, a length beyond the table, a page beyond the cache (with
-// request and column), a scale that is missing, not finite or not above 0.
+// request and column), a scale that is missing, not finite or not above 0, a query
+// without elements, an Inf or NaN in the query or a visible key.
 AttentionDump read_attention_dump(const std::string& path);
 
 }  // namespace mladcp

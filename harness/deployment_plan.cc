@@ -51,6 +51,17 @@ std::int64_t weight_bytes(const ParallelConfig& config, const MlaDims& dims) {
   return 2 * dims.latent * (absorb * dims.nope + project * dims.value);
 }
 
+// A call is every rank's: the report's tables count who made it.
+std::vector<CallRecord> of_all_ranks(const DeploymentPlan& plan) {
+  std::vector<CallRecord> records;
+  for (CallRecord record : plan.calls) {
+    for (record.rank = 0; record.rank < static_cast<int>(plan.ranks.size()); ++record.rank) {
+      records.push_back(record);
+    }
+  }
+  return records;
+}
+
 std::vector<CallRecord> records_of(const std::vector<CollectiveCall>& calls, std::int64_t n) {
   std::vector<CallRecord> records;
   records.reserve(calls.size());
@@ -150,7 +161,7 @@ std::string to_json(const DeploymentPlan& plan) {
                {"weight_bytes", plan.weight_bytes},
                {"whole_cache_bytes", plan.whole_bytes},
                {"wire_bytes", wire_bytes_of(plan)},
-               {"collectives", Json::parse(collectives_json(plan.calls))},
+               {"collectives", Json::parse(collectives_json(of_all_ranks(plan)))},
                {"chunks", Json::array()}};
   for (const RankShare& share : plan.ranks) json["ranks"].push_back(to_json(share));
   for (const ContextChunk& chunk : plan.context.chunks) json["chunks"].push_back(to_json(chunk));
@@ -161,7 +172,7 @@ void print(const DeploymentPlan& plan, std::FILE* stream) {
   print_configuration("plan", plan.scenario, stream);
   print_ranks(plan, stream);
   print_chunks(plan, stream);
-  print_collectives(plan.calls, stream);
+  print_collectives(of_all_ranks(plan), stream);
   fmt::print(stream,
              "\na layer: cache {} without DCP; W_UK, W_UV {} a rank; a step of {} rows receives "
              "{} a rank\n",

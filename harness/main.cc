@@ -1,6 +1,7 @@
 // The mladcp program: one subcommand a verb, one place where errors become exit statuses.
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -35,16 +36,26 @@ int run_program(int argc, char** argv) {
   return status;
 }
 
+// Never throws: standard error may be as full as standard output.
+void complain(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
+// What was printed may still be on its way; a full disk or a closed pipe shows only now.
+int flushed(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  complain("mladcp: could not run: standard output cannot be written\n");
+  return mladcp::kExitCouldNotRun;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return run_program(argc, argv);
+    return flushed(run_program(argc, argv));
   } catch (const mladcp::InvalidArgument& error) {
-    fmt::print(stderr, "mladcp: {}\n", error.what());
+    complain(fmt::format("mladcp: {}\n", error.what()));
     return mladcp::kExitBadInput;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "mladcp: could not run: {}\n", error.what());
+    complain(fmt::format("mladcp: could not run: {}\n", error.what()));
     return mladcp::kExitCouldNotRun;
   }
 }

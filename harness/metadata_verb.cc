@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "core/config.h"
 #include "core/error.h"
 #include "core/kv_sharding.h"
 #include "harness/exit_status.h"
@@ -172,6 +173,10 @@ class MetadataVerb {
     }
     const KvSharding sharding{dcp, interleave_.value_or(1)};
     expect_at_least("--interleave", sharding.interleave, 1);
+    if (sharding.interleave > kMostPageSize) {
+      throw InvalidArgument(fmt::format("--interleave is {}, must be at most {}",
+                                        sharding.interleave, kMostPageSize));
+    }
     if (*rank_ < 0 || *rank_ >= dcp) {
       throw InvalidArgument(
           fmt::format("--rank is {}, must be in 0..{} (--dcp {})", *rank_, dcp - 1, dcp));
@@ -201,7 +206,6 @@ class MetadataVerb {
     if (!file) throw InvalidArgument("--svg " + *svg_ + ": cannot be written");
   }
 
-  static constexpr std::int64_t kMostHeads = 1 << 20;
   static constexpr std::int64_t kMostSms = 1 << 16;
 
   std::optional<std::string> seq_lens_, lengths_, from_, svg_;

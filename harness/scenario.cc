@@ -11,6 +11,8 @@ namespace mladcp {
 namespace {
 
 constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // positions; a local row index is int32
+constexpr std::int64_t kMostNewTokens = std::int64_t{1} << 20;
+constexpr double kLongestTimeout = 1e6;  // seconds
 
 void expect_one_of(const char* field, const std::string& value,
                    const std::vector<std::string>& known) {
@@ -115,9 +117,17 @@ void validate(const Scenario& scenario) {
   if (scenario.q_len <= 0) {
     throw InvalidArgument("q_len = " + std::to_string(scenario.q_len) + ": must be at least 1");
   }
-  if (!std::isfinite(scenario.timeout_s) || scenario.timeout_s <= 0) {
-    throw InvalidArgument("timeout = " + std::to_string(scenario.timeout_s) +
-                          ": must be a finite number of seconds above 0");
+  if (scenario.q_len > kMostNewTokens) {
+    throw InvalidArgument("q_len = " + std::to_string(scenario.q_len) + ": must be at most " +
+                          std::to_string(kMostNewTokens));
+  }
+  if (!(scenario.timeout_s > 0 && scenario.timeout_s <= kLongestTimeout)) {
+    throw InvalidArgument(
+        fmt::format("timeout = {}: must be a number of seconds above 0, at most {}",
+                    scenario.timeout_s, kLongestTimeout));
+  }
+  if (scenario.probes.empty()) {
+    throw InvalidArgument("probe = []: nothing would be judged; name a probe, or all");
   }
   expect_one_of("device", scenario.device, {"cpu", "cuda"});
   expect_one_of("collective", scenario.collective, {"in_process", "fake", "mpi", "nccl"});

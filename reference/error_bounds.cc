@@ -194,7 +194,8 @@ class Collector {
 
   void combine_row(std::size_t row) {
     const std::vector<double> weights = weigh(row, result.combined.lse);
-    const double weight_error = 8 * kFp32 * (1 + std::fabs(result.combined.lse.value[row]));
+    const double lse = result.combined.lse.value[row];
+    const double weight_error = std::isfinite(lse) ? 8 * kFp32 * (1 + std::fabs(lse)) : 0.0;
     for (std::int64_t l = 0; l < latent_; ++l) {
       const std::size_t at = row * static_cast<std::size_t>(latent_) + l;
       double value = 0.0, bound = 0.0, magnitude = 0.0;

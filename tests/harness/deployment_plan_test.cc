@@ -93,7 +93,8 @@ TEST(DeploymentPlan, PrefillShowsItsChunks) {
   EXPECT_EQ(json.at("chunks")[0].at("toks"), 17);  // padded rows of 65 positions on 4 ranks
   EXPECT_EQ(json.at("chunks")[1].at("toks"), 24);
   EXPECT_EQ(json.at("chunks")[1].at("pieces")[0].at("request"), 1);
-  EXPECT_EQ(json.at("collectives").size(), 2U);
+  ASSERT_EQ(json.at("collectives").size(), 2U);
+  EXPECT_EQ(json.at("collectives")[0].at("ranks").size(), 4U);
 }
 
 TEST(DeploymentPlan, ConversationsAreRefused) {

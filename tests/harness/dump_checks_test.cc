@@ -12,6 +12,7 @@
 #include "core/bfloat16.h"
 #include "core/device.h"
 #include "core/error.h"
+#include "core/float8_e4m3.h"
 #include "harness/attention_dump.h"
 #include "tests/harness/program.h"
 #include "tests/support/test_data.h"
@@ -133,6 +134,10 @@ TEST(DumpChecks, RefusalsNameFileFieldAndValue) {
         file.tensors["kv_cache"] = Tensor(host_device(), DType::kBF16, {32, 64, 576}, "kv_cache");
       }),
       HasSubstr("needs an e4m3 kv_cache"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) {
+                file.tensors.at("q").as<Float8E4M3>()[577] = Float8E4M3::from_bits(0x7F);
+              }),
+              AllOf(HasSubstr("q e4m3"), HasSubstr("row 1: inputs must be finite")));
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["causal"] = "yes"; }),
               HasSubstr("metadata causal is 'yes', must be True or False"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) {
@@ -182,6 +187,21 @@ TEST(DumpChecks, AnFp32OutputIsHeldToFp32) {
   });
   EXPECT_LT(bound_of(judge_dumps({path}, kNumerics, 2)),
             bound_of(judge_dumps({golden_path()}, kNumerics, 2)));
+}
+
+// Products that overflow leave no finite bound: a verdict would say nothing.
+TEST(DumpChecks, InputsWithoutAFiniteBoundAreRefused) {
+  const std::string path = spoiled([](SafetensorsFile& file) {
+    for (const char* name : {"q", "kv_cache"}) {
+      Tensor& tensor = file.tensors.at(name);
+      Tensor huge(host_device(), DType::kBF16, tensor.shape(), tensor.view().name);
+      for (std::int64_t i = 0; i < huge.view().elements(); ++i) {
+        huge.as<BFloat16>()[i] = BFloat16::from_bits(0x7F7F);
+      }
+      tensor = std::move(huge);
+    }
+  });
+  EXPECT_THROW(judge_dumps({path}, "", 2), InvalidArgument);
 }
 
 TEST(DumpChecks, ThroughTheProgram) {

@@ -149,5 +149,20 @@ TEST(Program, HelpExitsZero) {
   EXPECT_EQ(run_program("run --help").status, 0);
 }
 
+TEST(Program, AReportThatCannotBeWrittenIsNoSuccess) {
+  EXPECT_EQ(run_program("plan --seq-lens 3 >/dev/full").status, 3);  // both streams are full
+}
+
+TEST(Program, SizesThatNoProductHoldsAreRefused) {
+  const std::string most = "9223372036854775807";
+  for (const char* flag : {"--page-size ", "--interleave ", "--heads ", "--tp ", "--q-len "}) {
+    const Outcome outcome = run_program("plan --seq-lens 3 " + (flag + most));
+    EXPECT_EQ(outcome.status, 2) << flag;
+    EXPECT_THAT(outcome.output, HasSubstr("must be at most")) << flag;
+  }
+  EXPECT_EQ(run_program("run --seq-lens 3 --timeout 1e300").status, 2);
+  EXPECT_EQ(run_program("metadata --seq-lens 5 --rank 0 --dcp 8 --interleave " + most).status, 2);
+}
+
 }  // namespace
 }  // namespace mladcp

@@ -119,5 +119,12 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
   }
 }
 
+TEST(Scenario, WithoutAProbeNothingWouldBeJudged) {
+  Scenario scenario;
+  scenario.seq_lens = {3};
+  scenario.probes = {};
+  EXPECT_THROW(validate(scenario), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace mladcp
