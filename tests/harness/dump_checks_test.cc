@@ -15,6 +15,7 @@
 #include "core/float8_e4m3.h"
 #include "harness/attention_dump.h"
 #include "tests/harness/program.h"
+#include "tests/support/temporary_path.h"
 #include "tests/support/test_data.h"
 
 namespace mladcp {
@@ -31,8 +32,7 @@ std::string golden_path() { return test_data_path("golden/flashmla_fp8_a.safeten
 std::string spoiled(const std::function<void(SafetensorsFile&)>& spoil) {
   SafetensorsFile file = read_safetensors(golden_path());
   spoil(file);
-  std::string path = testing::TempDir() + "mladcp_" +
-                     testing::UnitTest::GetInstance()->current_test_info()->name() + ".safetensors";
+  std::string path = temporary_path("call.safetensors");
   std::vector<TensorView> tensors;
   for (const auto& [name, tensor] : file.tensors) tensors.push_back(tensor);
   write_safetensors(path, tensors, file.metadata);
@@ -156,7 +156,7 @@ TEST(DumpChecks, CausalRowsSeeTheirOwnLength) {
   EXPECT_TRUE(all_hold(judge_dumps({golden}, kNumerics, 2)));
   SafetensorsFile file = read_safetensors(golden);
   file.metadata["causal"] = "False";
-  const std::string path = testing::TempDir() + "mladcp_not_causal.safetensors";
+  const std::string path = temporary_path("not_causal.safetensors");
   std::vector<TensorView> tensors;
   for (const auto& [name, tensor] : file.tensors) tensors.push_back(tensor);
   write_safetensors(path, tensors, file.metadata);

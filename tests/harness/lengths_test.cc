@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "tests/support/temporary_path.h"
 
 namespace mladcp {
 namespace {
@@ -40,8 +41,7 @@ class LengthsTest : public ::testing::Test {
   }
 
  private:
-  std::string folder_ =
-      ::testing::TempDir() + ::testing::UnitTest::GetInstance()->current_test_info()->name() + "_";
+  std::string folder_ = temporary_path("");
   std::vector<std::string> written_;
 };
 

@@ -16,6 +16,7 @@
 #include "harness/metadata_report.h"
 #include "harness/schedule_file.h"
 #include "harness/verbs.h"
+#include "tests/support/temporary_path.h"
 #include "tests/support/test_data.h"
 
 namespace mladcp {
@@ -74,8 +75,7 @@ class MetadataTest : public ::testing::Test {
   std::string out_;  // standard output of the last run
 
  private:
-  std::string folder_ = ::testing::TempDir() + "mladcp_metadata_" +
-                        ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::string folder_ = temporary_path("metadata");
 };
 
 Json golden_line(std::int64_t number) {

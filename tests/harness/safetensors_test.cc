@@ -12,6 +12,7 @@
 
 #include "core/device.h"
 #include "core/error.h"
+#include "tests/support/temporary_path.h"
 #include "tests/support/test_data.h"
 
 namespace mladcp {
@@ -20,8 +21,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-std::string temporary_path(const std::string& name) { return testing::TempDir() + "/" + name; }
 
 std::string bytes_of(const TensorView& view) {
   return view.data == nullptr
