@@ -20,8 +20,9 @@ TEST_F(SmallStepTest, Decode) {
       AttentionProblemShape shape = full_width(query, cache);
       shape.heads = heads;
       shape.page = 64;
-      shape.visible = {{150, 65}, {0}, {1}};
-      const AttentionProblem p = make_attention_problem(shape, 3);
+      // Two parts: splits, more pieces than any ring holds, and a walk whose maximum moves.
+      shape.visible = {{150, 65}, {0}, {1}, {700}, {64}, {130}, {2}, {63}, {3}};
+      const AttentionProblem p = make_attention_problem(shape, 2);
       for (AttentionOps* ops :
            {static_cast<AttentionOps*>(&generic), static_cast<AttentionOps*>(&best)}) {
         const DecodeOnGpu g = upload_problem(p, *ops);

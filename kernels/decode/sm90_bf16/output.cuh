@@ -140,8 +140,7 @@ __device__ __forceinline__ void accumulate_output(const sm90_fp8::Shared<Config>
     const int dim0 = half * kWarpgroupDims + 2 * (lane & 3);
     store_row(shared, o, row, 0, dim0);
     store_row(shared, o, row + 8, 1, dim0);
-    __syncwarp();
-    if (sm90::elect_one()) sm90::barrier_arrive(shared.sums_empty());
+    sm90::barrier_arrive(shared.sums_empty());
     sums_at.advance();
   }
 }

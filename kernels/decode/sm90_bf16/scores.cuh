@@ -78,8 +78,7 @@ __device__ __forceinline__ void fetch_queries(const DecodeParams& p,
     }
     sm90::copy_async_wait_all();
     sm90::fence_proxy_async();
-    __syncwarp();
-    if (sm90::elect_one()) sm90::barrier_arrive(shared.query_full());
+    sm90::barrier_arrive(shared.query_full());
   }
 }
 

@@ -298,8 +298,7 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
     }
     sm90::barrier_wait(shared.sums_full(), sums_at.parity());
     store_rows<C>(shared, o);
-    __syncwarp();
-    if (sm90::elect_one()) sm90::barrier_arrive(shared.sums_empty());
+    sm90::barrier_arrive(shared.sums_empty());
     sums_at.advance();
   }
 }

@@ -133,8 +133,7 @@ __device__ __forceinline__ void request_queries(const DecodeParams& p, const Sha
     sm90::barrier_wait(shared.query_empty(), query_at.parity() ^ 1);
     query_at.advance();
     __syncwarp();
-    if (!sm90::elect_one()) continue;
-    if (loads) {
+    if (loads && sm90::elect_one()) {
       const int token = tile * C::kRows / p.num_heads;
       sm90::barrier_arrive_expect_bytes(shared.query_full(), kBytes);
       load(shared.query_full(), tile * C::kRows - token * p.num_heads, piece.row_begin + token);
@@ -188,8 +187,7 @@ __device__ __forceinline__ void fetch_queries(const DecodeParams& p, const Share
     }
     sm90::copy_async_wait_all();
     sm90::fence_proxy_async();
-    __syncwarp();
-    if (sm90::elect_one()) sm90::barrier_arrive(shared.query_full());
+    sm90::barrier_arrive(shared.query_full());
   }
 }
 

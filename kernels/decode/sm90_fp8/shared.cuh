@@ -59,6 +59,8 @@ struct Shared {
     }
   }
 
+  // Once a page one lane arrives for its warp. Once a piece every lane does, for what it touched
+  // itself: compute-sanitizer does not see a warp's convergence, and an arrival costs little there.
   __device__ void init_barriers() const {
     using sm90::barrier_init;
     for (int s = 0; s < C::kStages; ++s) {
@@ -69,13 +71,13 @@ struct Shared {
       barrier_init(prob_full(s), C::kSoftmaxWarps);
       barrier_init(prob_empty(s), kPvWarps);
     }
-    barrier_init(query_full(), kQueryWarps);
-    barrier_init(query_empty(), 4);
-    barrier_init(sums_full(), C::kSoftmaxWarps);
-    barrier_init(sums_empty(), kPvWarps);
+    barrier_init(query_full(), kQueryWarps * 32);
+    barrier_init(query_empty(), 4 * 32);
+    barrier_init(sums_full(), C::kSoftmaxWarps * 32);
+    barrier_init(sums_empty(), kPvWarps * 32);
     for (int s = 0; s < kPieceSlots; ++s) {
       barrier_init(piece_full(s), 1);
-      barrier_init(piece_empty(s), kQueryWarps + 4 + kPvWarps);
+      barrier_init(piece_empty(s), (kQueryWarps + 4 + kPvWarps) * 32);
     }
     sm90::fence_barrier_init();
   }
@@ -122,8 +124,7 @@ __device__ __forceinline__ bool next_piece(const Shared<C>& shared, Cursor&& at,
                : "=r"(piece.num_rows), "=r"(piece.split)
                : "r"(address + 16)
                : "memory");
-  __syncwarp();
-  if (sm90::elect_one()) sm90::barrier_arrive(shared.piece_empty(at.slot()));
+  sm90::barrier_arrive(shared.piece_empty(at.slot()));
   at.advance();
   return piece.num_pages >= 0;
 }

@@ -321,8 +321,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       query_at.advance();
       query.load(shared, warp, lane, active);
       if constexpr (!Query::kKeepsBuffer) {
-        __syncwarp();
-        if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
+        sm90::barrier_arrive(shared.query_empty());
       }
 
       float s[32];
@@ -432,7 +431,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       sm90::wgmma_wait<0>();
       sm90::pin(s);
       if constexpr (Query::kKeepsBuffer) {
-        if (sm90::elect_one()) sm90::barrier_arrive(shared.query_empty());
+        sm90::barrier_arrive(shared.query_empty());
       }
       weigh(last);
       publish_weights();
@@ -447,8 +446,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         finish_row<C>(p, shared, piece, tile, n0, sum0, row0.reference);
         finish_row<C>(p, shared, piece, tile, n0 + 8, sum1, row1.reference);
       }
-      __syncwarp();
-      if (sm90::elect_one()) sm90::barrier_arrive(shared.sums_full());
+      sm90::barrier_arrive(shared.sums_full());
     }
     sums_at.advance();
   }
