@@ -88,20 +88,28 @@ void print_ranks(const DeploymentPlan& plan, std::FILE* stream) {
   }
 }
 
+// "3: 0..63, 4: 0..127, and 17 more"
+std::string pieces_text(const std::vector<ContextPiece>& pieces) {
+  constexpr std::size_t kMost = 6;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(pieces.size(), kMost); ++i) {
+    const ContextPiece& piece = pieces[i];
+    text += fmt::format("{}{}: {}..{}", i == 0 ? "" : ", ", piece.request, piece.start,
+                        piece.start + piece.length - 1);
+  }
+  if (pieces.size() > kMost) text += fmt::format(", and {} more", pieces.size() - kMost);
+  return text;
+}
+
 void print_chunks(const DeploymentPlan& plan, std::FILE* stream) {
   if (plan.context.chunks.empty()) return;
   fmt::print(stream, "\n{:<6} {:>12} {:>12}  {}\n", "chunk", "rows a rank", "tokens",
              "request: positions");
-  for (std::size_t c = 0; c < plan.context.chunks.size(); ++c) {
+  print_ends(plan.context.chunks.size(), stream, [&](std::size_t c) {
     const ContextChunk& chunk = plan.context.chunks[c];
-    std::string pieces;
-    for (const ContextPiece& piece : chunk.pieces) {
-      pieces += fmt::format("{}{}: {}..{}", pieces.empty() ? "" : ", ", piece.request, piece.start,
-                            piece.start + piece.length - 1);
-    }
     fmt::print(stream, "{:<6} {:>12} {:>12}  {}\n", c, chunk.toks, chunk.source_rows.size(),
-               pieces);
-  }
+               pieces_text(chunk.pieces));
+  });
 }
 
 using Json = nlohmann::ordered_json;

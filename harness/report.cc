@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace mladcp {
 namespace {
@@ -90,9 +92,26 @@ void print_first_failure(const std::vector<Check>& checks, std::FILE* stream) {
   if (first != checks.end()) fmt::print(stream, "FAIL {}\n\n", first->message);
 }
 
+// What was not judged, and why, in the order in which it first came up.
+void print_skips(const std::vector<Check>& checks, std::FILE* stream) {
+  std::vector<std::pair<std::string, int>> reasons;
+  for (const Check& check : checks) {
+    if (check.status != CheckStatus::kSkip) continue;
+    const auto same = [&](const auto& reason) { return reason.first == check.message; };
+    auto found = std::find_if(reasons.begin(), reasons.end(), same);
+    if (found == reasons.end()) found = reasons.insert(found, {check.message, 0});
+    ++found->second;
+  }
+  for (const auto& [why, count] : reasons) fmt::print(stream, "skipped {}: {}\n", count, why);
+}
+
 std::string verdict_of(const std::vector<Check>& checks) {
-  return fmt::format("{}: {} of {} checks failed", all_hold(checks) ? "PASS" : "FAIL",
-                     std::count_if(checks.begin(), checks.end(), failed), checks.size());
+  const auto skipped = std::count_if(checks.begin(), checks.end(), [](const Check& check) {
+    return check.status == CheckStatus::kSkip;
+  });
+  return fmt::format("{}: {} of {} checks failed{}", all_hold(checks) ? "PASS" : "FAIL",
+                     std::count_if(checks.begin(), checks.end(), failed), checks.size(),
+                     skipped == 0 ? "" : fmt::format(", {} skipped", skipped));
 }
 
 }  // namespace
@@ -135,34 +154,47 @@ void print_configuration(const std::string& verb, const Scenario& scenario, std:
 void print_collectives(const std::vector<CallRecord>& calls, std::FILE* stream) {
   const std::vector<CollectiveRow> rows = collective_rows(calls);
   if (rows.empty()) {
-    fmt::print(stream, "\nno collectives (DCP 1)\n");
+    fmt::print(stream, "\nno collectives\n");
     return;
   }
   fmt::print(stream, "\n{:<3} {:<15} {:<8} {:<3} {:<5} {:<19} {:<19} {:>10}  {}\n", "#",
              "collective", "stage", "dim", "dtype", "in", "out", "wire", "ranks");
-  for (const CollectiveRow& row : rows) {
+  print_ends(rows.size(), stream, [&](std::size_t i) {
+    const CollectiveRow& row = rows[i];
     fmt::print(stream, "{:<3} {:<15} {:<8} {:<3} {:<5} {:<19} {:<19} {:>10}  {}\n",
                row.call.sequence, name(row.call.op), row.call.stage, row.call.dim,
                name(row.call.dtype), to_string(row.call.in_shape), to_string(row.call.out_shape),
                bytes_text(row.wire_bytes), row.ranks.size());
-  }
+  });
 }
 
 std::vector<CollectiveRow> collective_rows(const std::vector<CallRecord>& calls) {
-  std::vector<CollectiveRow> rows;
+  std::map<std::int64_t, std::vector<CollectiveRow>> by_sequence;
   for (const CallRecord& record : calls) {
+    std::vector<CollectiveRow>& rows = by_sequence[record.call.sequence];
     const auto same = [&](const CollectiveRow& row) { return row.call == record.call; };
     auto found = std::find_if(rows.begin(), rows.end(), same);
-    if (found == rows.end()) {
-      rows.push_back({record.call, record.wire_bytes, {}});
-      found = rows.end() - 1;
-    }
+    if (found == rows.end()) found = rows.insert(found, {record.call, record.wire_bytes, {}});
     found->ranks.push_back(record.rank);
   }
-  std::stable_sort(rows.begin(), rows.end(), [](const CollectiveRow& a, const CollectiveRow& b) {
-    return a.call.sequence < b.call.sequence;
-  });
-  return rows;
+  std::vector<CollectiveRow> all;
+  for (auto& [sequence, rows] : by_sequence) {
+    std::move(rows.begin(), rows.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+void print_ends(std::size_t count, std::FILE* stream,
+                const std::function<void(std::size_t)>& print_line) {
+  constexpr std::size_t kFirst = 8, kLast = 4;
+  const bool all = count <= kFirst + kLast + 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!all && i == kFirst) {
+      fmt::print(stream, "... {} more; --json has all {}\n", count - kFirst - kLast, count);
+      i = count - kLast;
+    }
+    print_line(i);
+  }
 }
 
 void print(const Report& report, std::FILE* stream) {
@@ -170,7 +202,9 @@ void print(const Report& report, std::FILE* stream) {
   print_configuration(report.verb, report.scenario, stream);
   print_stages(report.checks, stream);
   print_collectives(report.calls, stream);
-  fmt::print(stream, "\n{}; {:.2f} s, of which the step {:.2f} s\n", verdict_of(report.checks),
+  fmt::print(stream, "\n");
+  print_skips(report.checks, stream);
+  fmt::print(stream, "{}; {:.2f} s, of which the step {:.2f} s\n", verdict_of(report.checks),
              report.seconds, report.step_seconds);
 }
 
@@ -178,7 +212,9 @@ void print(const DumpReport& report, std::FILE* stream) {
   print_first_failure(report.checks, stream);
   fmt::print(stream, "mladcp check: {}\n\n", fmt::join(report.files, ", "));
   print_stages(report.checks, stream);
-  fmt::print(stream, "\n{}; {:.2f} s\n", verdict_of(report.checks), report.seconds);
+  fmt::print(stream, "\n");
+  print_skips(report.checks, stream);
+  fmt::print(stream, "{}; {:.2f} s\n", verdict_of(report.checks), report.seconds);
 }
 
 }  // namespace mladcp

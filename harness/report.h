@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ void print(const DumpReport& report, std::FILE* stream);
 // The parts that other verbs' reports share.
 void print_configuration(const std::string& verb, const Scenario& scenario, std::FILE* stream);
 void print_collectives(const std::vector<CallRecord>& calls, std::FILE* stream);
+// Lines 0 to count - 1 by print_line; of many the first and last few, and how many lie between.
+void print_ends(std::size_t count, std::FILE* stream,
+                const std::function<void(std::size_t)>& print_line);
 std::string collectives_json(const std::vector<CallRecord>& calls);  // an array
 std::string bytes_text(std::int64_t bytes);                          // "516.1 kB"
 

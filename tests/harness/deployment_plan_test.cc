@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -80,6 +81,39 @@ TEST(DeploymentPlan, BytesOfDeepSeekV3) {
 
   scenario.parallel.project_before_merge = true;
   EXPECT_EQ(plan_deployment(scenario).weight_bytes, 2 * 512 * 128 * (16 + 128));
+}
+
+// W_UK of the gathered heads, for the queries of all of them are absorbed here; W_UV of the own.
+TEST(DeploymentPlan, AReplicatedQueryNeedsTheGatheredHeadsWeights) {
+  Scenario scenario;
+  scenario.seq_lens = {4096};
+  scenario.parallel.replicate_query = true;
+  EXPECT_EQ(plan_deployment(scenario).weight_bytes, 2 * 512 * 128 * (128 + 16));
+  EXPECT_EQ(plan_deployment(scenario).calls.size(), 2U);
+  scenario.parallel.project_before_merge = true;
+  EXPECT_EQ(plan_deployment(scenario).weight_bytes, 2 * 512 * 128 * (128 + 128));
+}
+
+// 12,500 chunks of one page each: the screen shows where they begin and end.
+TEST(DeploymentPlan, OfManyChunksTheScreenShowsTheEnds) {
+  const std::string arguments =
+      "plan --phase prefill --page-size 1 --context-lens 100000 --workspace 8 ";
+  const Outcome screen = run_program(arguments);
+  EXPECT_EQ(screen.status, 0) << screen.output;
+  EXPECT_LT(std::count(screen.output.begin(), screen.output.end(), '\n'), 60);
+  EXPECT_THAT(screen.output, HasSubstr("\n0                 1            8  0: 0..7\n"));
+  EXPECT_THAT(screen.output, HasSubstr("\n... 12488 more; --json has all 12500\n"));
+  EXPECT_THAT(screen.output, HasSubstr("  0: 99992..99999\n"));
+  const auto json = nlohmann::json::parse(run_program(arguments + "--json -").output);
+  EXPECT_EQ(json.at("chunks").size(), 12500U);
+  EXPECT_EQ(json.at("collectives").size(), 12500U);
+}
+
+TEST(DeploymentPlan, OfManyPiecesALineNamesSome) {
+  std::string contexts = "1";
+  for (int i = 1; i < 10; ++i) contexts += ",1";
+  const Outcome outcome = run_program("plan --phase prefill --context-lens " + contexts);
+  EXPECT_THAT(outcome.output, HasSubstr("5: 0..0, and 4 more\n"));
 }
 
 TEST(DeploymentPlan, PrefillShowsItsChunks) {
