@@ -9,6 +9,7 @@ namespace mladcp {
 namespace {
 
 constexpr int kDefaultPort = 29500;
+constexpr int kMostProcesses = 1 << 20;
 
 struct Launcher {
   const char* rank;
@@ -23,6 +24,15 @@ constexpr Launcher kLaunchers[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
 };
+
+// The first one whose rank and size are set, or null.
+const Launcher* find_launcher(const Lookup& lookup) {
+  for (const Launcher& launcher : kLaunchers) {
+    if (lookup(launcher.rank) != nullptr && lookup(launcher.world_size) != nullptr)
+      return &launcher;
+  }
+  return nullptr;
+}
 
 [[noreturn]] void refuse(const std::string& variable, const std::string& value,
                          const std::string& remedy) {
@@ -79,21 +89,30 @@ int root_port(const Lookup& lookup) {
 }  // namespace
 
 std::optional<LaunchEnvironment> launch_environment(const Lookup& lookup) {
-  for (const Launcher& launcher : kLaunchers) {
-    if (lookup(launcher.rank) == nullptr || lookup(launcher.world_size) == nullptr) continue;
-    LaunchEnvironment result;
-    result.source = std::string(launcher.rank) + ", " + launcher.world_size;
-    result.world_size = number(lookup, launcher.world_size, 1, 1 << 20);
-    result.rank = number(lookup, launcher.rank, 0, result.world_size - 1);
-    const bool needs_local = lookup(launcher.local_rank) != nullptr || result.world_size > 1;
-    if (needs_local) {
-      result.local_rank = number(lookup, launcher.local_rank, 0, result.world_size - 1);
-    }
-    result.root_address = root_address(lookup, launcher, result.world_size);
-    result.root_port = root_port(lookup);
-    return result;
+  const Launcher* const launcher = find_launcher(lookup);
+  if (launcher == nullptr) return std::nullopt;
+  LaunchEnvironment result;
+  result.source = std::string(launcher->rank) + ", " + launcher->world_size;
+  result.world_size = number(lookup, launcher->world_size, 1, kMostProcesses);
+  result.rank = number(lookup, launcher->rank, 0, result.world_size - 1);
+  const bool needs_local = lookup(launcher->local_rank) != nullptr || result.world_size > 1;
+  if (needs_local) {
+    result.local_rank = number(lookup, launcher->local_rank, 0, result.world_size - 1);
   }
-  return std::nullopt;
+  result.root_address = root_address(lookup, *launcher, result.world_size);
+  result.root_port = root_port(lookup);
+  return result;
+}
+
+bool launched_behind_another(const Lookup& lookup) {
+  const Launcher* const launcher = find_launcher(lookup);
+  if (launcher == nullptr) return false;
+  try {
+    const int processes = number(lookup, launcher->world_size, 1, kMostProcesses);
+    return number(lookup, launcher->rank, 0, processes - 1) > 0;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
 }
 
 }  // namespace mladcp

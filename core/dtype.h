@@ -47,7 +47,7 @@ constexpr std::string_view name(DType dtype) {
   return "?";
 }
 
-// Throws InvalidArgument listing the known names.
+// fp8 is what people call e4m3. Throws InvalidArgument listing the known names.
 DType dtype_from_name(std::string_view text);
 
 }  // namespace mladcp

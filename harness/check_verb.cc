@@ -10,6 +10,7 @@
 #include "harness/dump_checks.h"
 #include "harness/exit_status.h"
 #include "harness/json_output.h"
+#include "harness/options.h"
 #include "harness/report.h"
 #include "harness/verbs.h"
 
@@ -18,13 +19,11 @@ namespace {
 
 struct CheckVerb {
   explicit CheckVerb(CLI::App& command) {
-    command
-        .add_option("files", report.files,
-                    "safetensors of one call each; under DCP one file a rank, in rank order")
-        ->required();
-    command.add_option("--numerics", report.numerics,
-                       "how the kernel rounds (docs/numerics.md); sm90_fp8 for an e4m3 query, "
-                       "else cuda_generic_fp8 or cuda_generic_bf16 by the cache");
+    add_values(command, "files", report.files,
+               "safetensors of one call each; under DCP one file a rank, in rank order");
+    add_value(command, "--numerics", report.numerics,
+              "how the kernel rounds (docs/numerics.md); sm90_fp8 for an e4m3 query, "
+              "else cuda_generic_fp8 or cuda_generic_bf16 by the cache");
     add_json_option(command, json);
   }
 

@@ -16,6 +16,7 @@
 #include "harness/exit_status.h"
 #include "harness/fault.h"
 #include "harness/json_output.h"
+#include "harness/options.h"
 #include "harness/run_scenario.h"
 #include "harness/sensitivity.h"
 #include "harness/verbs.h"
@@ -133,8 +134,8 @@ void print(const Kill& kill) {
 
 struct FaultsVerb {
   explicit FaultsVerb(CLI::App& command) {
-    command.add_option("--only", only, "try this fault alone");
-    command.add_option("--device", device, "cpu or cuda (default cpu)");
+    add_value(command, "--only", only, "try this fault alone");
+    add_value(command, "--device", device, "cpu or cuda (default cpu)");
     command.add_flag(
         "--smallest", smallest,
         "also find the smallest fault of each kind that is caught, at S 128, 8k, 128k");

@@ -3,14 +3,13 @@
 #include <cstdio>
 #include <fstream>
 
-#include <CLI/CLI.hpp>
-
 #include "core/error.h"
+#include "harness/options.h"
 
 namespace mladcp {
 
 void add_json_option(CLI::App& command, std::string& destination) {
-  command.add_option("--json", destination, "write the report as JSON to FILE, or - for stdout");
+  add_value(command, "--json", destination, "write the report as JSON to FILE, or - for stdout");
 }
 
 void expect_writable(const std::string& destination) {

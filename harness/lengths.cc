@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <random>
+#include <sstream>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
+#include "harness/input_file.h"
 
 namespace mladcp {
 namespace {
@@ -72,7 +73,7 @@ LengthsSource parse_lengths_source(std::string_view text) {
 
 std::vector<std::int64_t> read_lengths(const LengthsSource& source, std::int64_t batch,
                                        std::optional<std::uint64_t> seed) {
-  std::ifstream file(source.path);
+  std::istringstream file(read_file(source.path));
   return read_lengths(file, source, batch, seed);
 }
 
@@ -83,10 +84,11 @@ std::vector<std::int64_t> read_lengths(std::istream& csv, const LengthsSource& s
   }
   std::string text;
   if (!csv || !std::getline(csv, text)) {
-    throw InvalidArgument(fmt::format(
-        "lengths file '{}' cannot be read or is empty; give a CSV file with a header line",
-        source.path));
+    throw InvalidArgument(
+        fmt::format("lengths file '{}' is empty; give a CSV file with a header line", source.path));
   }
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as spreadsheets write it
+  if (text.rfind(kByteOrderMark, 0) == 0) text.erase(0, kByteOrderMark.size());
   const Column column = find_column(source, text);
   std::vector<std::int64_t> lengths;
   for (std::int64_t line = 2; std::getline(csv, text); ++line) {

@@ -1,16 +1,39 @@
 // The mladcp program: one subcommand a verb, one place where errors become exit statuses.
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "collectives/launch_environment.h"
 #include "core/error.h"
 #include "harness/exit_status.h"
 #include "harness/verbs.h"
 
 namespace {
+
+// Never throws: standard error may be as full as standard output.
+void complain(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
+// To CLI11 "--json= x" is "--json x".
+void refuse_empty_values(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument(argv[i]);
+    if (argument.rfind("--", 0) != 0 || argument.find('=') != argument.size() - 1) continue;
+    throw mladcp::InvalidArgument(std::string(argument) + ": gives no value; leave it out");
+  }
+}
+
+// "run " of `mladcp run ...`.
+std::string verb_of(const CLI::App& program) {
+  const auto chosen = program.get_subcommands();
+  return chosen.empty() ? "" : chosen.front()->get_name() + " ";
+}
 
 int run_program(int argc, char** argv) {
   CLI::App program("MLA under decode context parallelism with an FP8 KV cache: simulate and check");
@@ -25,19 +48,29 @@ int run_program(int argc, char** argv) {
   mladcp::add_metadata_verb(program, status);
   mladcp::add_plan_verb(program, status);
   try {
+    refuse_empty_values(argc, argv);
     program.parse(argc, argv);
-    if (program.get_subcommands().empty()) {
-      fmt::print(stderr, "mladcp: which subcommand?\n\n{}", program.help());
-      return mladcp::kExitBadInput;
-    }
+  } catch (const CLI::Success& wish) {  // --help
+    return program.exit(wish);
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? mladcp::kExitPass : mladcp::kExitBadInput;
+    throw mladcp::InvalidArgument(std::string(error.what()) + "; see mladcp " + verb_of(program) +
+                                  "--help");
+  }
+  if (program.get_subcommands().empty()) {
+    throw mladcp::InvalidArgument("which subcommand?\n\n" + program.help());
   }
   return status;
 }
 
-// Never throws: standard error may be as full as standard output.
-void complain(const std::string& text) { std::fputs(text.c_str(), stderr); }
+// What every process of a job would say, its first one says for all. The others stay until it has:
+// mpirun ends a job, the first process too, as soon as one fails.
+void complain_once(const std::string& text) {
+  if (mladcp::launched_behind_another(std::getenv)) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  } else {
+    complain(text);
+  }
+}
 
 // What was printed may still be on its way; a full disk or a closed pipe shows only now.
 int flushed(int status) {
@@ -52,7 +85,7 @@ int main(int argc, char** argv) {
   try {
     return flushed(run_program(argc, argv));
   } catch (const mladcp::InvalidArgument& error) {
-    complain(fmt::format("mladcp: {}\n", error.what()));
+    complain_once(fmt::format("mladcp: {}\n", error.what()));
     return mladcp::kExitBadInput;
   } catch (const std::exception& error) {
     complain(fmt::format("mladcp: could not run: {}\n", error.what()));

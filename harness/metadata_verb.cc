@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/config.h"
 #include "core/error.h"
@@ -16,60 +16,59 @@
 #include "harness/json_output.h"
 #include "harness/lengths.h"
 #include "harness/metadata_report.h"
+#include "harness/options.h"
 #include "harness/verbs.h"
 
 namespace mladcp {
 namespace {
 
-std::vector<std::int64_t> parse_seq_lens(std::string_view text) {
-  std::vector<std::int64_t> lengths;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
-    std::int64_t value = -1;
-    const auto [rest, error] = std::from_chars(item.data(), item.data() + item.size(), value);
-    if (error != std::errc() || rest != item.data() + item.size() || value < 0 ||
-        value > std::numeric_limits<std::int32_t>::max()) {
-      throw InvalidArgument(fmt::format(
-          "--seq-lens: entry {} is '{}', must be a length 0..2147483647", lengths.size(), item));
-    }
-    lengths.push_back(value);
-    begin = end + 1;
+constexpr std::int64_t kMostInt32 = std::numeric_limits<std::int32_t>::max();
+
+std::vector<std::int64_t> checked_lengths(const std::vector<std::int64_t>& lengths) {
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    if (lengths[b] >= 0 && lengths[b] <= kMostInt32) continue;
+    throw InvalidArgument(fmt::format("--seq-lens: entry {} is '{}', must be a length 0..{}", b,
+                                      lengths[b], kMostInt32));
   }
   return lengths;
 }
 
-void expect_at_least(const char* flag, std::int64_t value, std::int64_t least) {
+std::int64_t expect_in(const char* flag, std::int64_t value, std::int64_t least,
+                       std::int64_t most) {
   if (value < least) {
     throw InvalidArgument(fmt::format("{} is {}, must be at least {}", flag, value, least));
   }
+  if (value > most) {
+    throw InvalidArgument(fmt::format("{} is {}, must be at most {}", flag, value, most));
+  }
+  return value;
 }
 
 class MetadataVerb {
  public:
-  explicit MetadataVerb(CLI::App& command) {
-    command.add_option("--seq-lens", seq_lens_, "keys of each request: 4096,0,1");
-    command.add_option("--lengths", lengths_,
-                       "FILE[:COLUMN] of lengths (CSV; ContextTokens or input_tokens)");
-    command.add_option("--batch", batch_, "requests taken from --lengths (default 8)");
-    command.add_option("--seed", seed_,
-                       "picks --batch rows of --lengths instead of the first ones");
-    command.add_option("--rank", rank_,
-                       "the lengths are global: schedule what this DCP rank keeps of them");
-    command.add_option("--interleave", interleave_, "I, with --rank (default 1)");
-    command.add_option("--heads", heads_, "query heads a rank, H (default 16)");
-    command.add_option("--dcp", dcp_, "N; the schedule is built for N * H heads (default 1)");
-    command.add_option("--q-len", q_len_, "new tokens a request (default 1)");
-    command.add_option("--sms", sms_, "SMs of the card (default 132)");
-    command.add_option("--dialect", dialect_,
-                       "tokens (dense FP8 kernel) or blocks (BF16 kernel) (default tokens)");
-    command.add_option("--kv-dtype", kv_dtype_, "cache format: bf16 or fp8 (default fp8)");
-    command.add_option("--block", params_.block, "keys a block (default 64)");
-    command.add_option("--overhead", params_.overhead_blocks,
-                       "blocks that starting a request costs (default 5)");
-    command.add_option("--from", from_,
-                       "judge the schedules in FILE (one JSON object, or one a line)");
-    command.add_option("--svg", svg_, "draw each SM's work, gathered beside local heads, to FILE");
+  explicit MetadataVerb(CLI::App& command) : command_(command) {
+    add_value(command, "--seq-lens", seq_lens_, "keys of each request: 4096,0,1");
+    add_value(command, "--lengths", lengths_,
+              "FILE[:COLUMN] of lengths (CSV; ContextTokens or input_tokens)");
+    add_value(command, "--batch", batch_, "requests taken from --lengths (default 8)");
+    add_value(command, "--seed", seed_,
+              "picks --batch rows of --lengths instead of the first ones");
+    add_value(command, "--rank", rank_,
+              "the lengths are global: schedule what this DCP rank keeps of them");
+    add_value(command, "--interleave", interleave_, "I, with --rank (default 1)");
+    add_value(command, "--heads", heads_, "query heads a rank, H (default 16)");
+    add_value(command, "--dcp", dcp_, "N; the schedule is built for N * H heads (default 1)");
+    add_value(command, "--q-len", q_len_, "new tokens a request (default 1)");
+    add_value(command, "--sms", sms_, "SMs of the card (default 132)");
+    add_value(command, "--dialect", dialect_,
+              "tokens (dense FP8 kernel) or blocks (BF16 kernel) (default tokens)");
+    add_value(command, "--kv-dtype", kv_dtype_, "cache format: bf16 or fp8 (default fp8)");
+    add_value(command, "--block", params_.block, "keys a block (default 64)");
+    add_value(command, "--overhead", params_.overhead_blocks,
+              "blocks that starting a request costs (default 5)");
+    add_value(command, "--from", from_,
+              "judge the schedules in FILE (one JSON object, or one a line)");
+    add_value(command, "--svg", svg_, "draw each SM's work, gathered beside local heads, to FILE");
     add_json_option(command, json_);
   }
 
@@ -89,10 +88,13 @@ class MetadataVerb {
   }
 
   int judge() const {
-    if (seq_lens_ || lengths_ || svg_) {
-      throw InvalidArgument(
-          "--from brings its own lengths and is not drawn: leave out --seq-lens, "
-          "--lengths and --svg");
+    for (const char* flag :
+         {"--seq-lens", "--lengths", "--batch", "--seed", "--rank", "--interleave", "--dialect",
+          "--kv-dtype", "--block", "--overhead", "--svg"}) {
+      if (command_.count(flag) == 0) continue;
+      throw InvalidArgument(fmt::format(
+          "{}: belongs to building a schedule; --from judges one that says all of it: leave it out",
+          flag));
     }
     std::optional<std::int64_t> heads_times_q;
     if (heads_) heads_times_q = gathered_heads() * checked_q_len();
@@ -101,7 +103,7 @@ class MetadataVerb {
           "--dcp and --q-len judge the number of parts together with --heads: "
           "give it too");
     }
-    if (sms_) expect_at_least("--sms", *sms_, 1);
+    if (sms_) expect_in("--sms", *sms_, 1, kMostSms);
     const JudgedFile file = judge_file(*from_, heads_times_q, sms_);
     write_json(json_, [&] { return to_json(file); });
     const bool pass = file.violations() == 0;
@@ -111,10 +113,8 @@ class MetadataVerb {
   }
 
   std::int64_t gathered_heads() const {
-    const std::int64_t heads = heads_.value_or(16);
-    const std::int64_t dcp = dcp_.value_or(1);
-    expect_at_least("--heads", heads, 1);
-    expect_at_least("--dcp", dcp, 1);
+    const std::int64_t heads = expect_in("--heads", heads_.value_or(16), 1, kMostHeads);
+    const std::int64_t dcp = expect_in("--dcp", dcp_.value_or(1), 1, kMostHeads);
     if (heads > kMostHeads / dcp) {
       throw InvalidArgument(
           fmt::format("--heads {} x --dcp {} is more than {} heads", heads, dcp, kMostHeads));
@@ -123,12 +123,7 @@ class MetadataVerb {
   }
 
   std::int64_t checked_q_len() const {
-    const std::int64_t q_len = q_len_.value_or(1);
-    expect_at_least("--q-len", q_len, 1);
-    if (q_len > kMostHeads) {
-      throw InvalidArgument(fmt::format("--q-len is {}, must be at most {}", q_len, kMostHeads));
-    }
-    return q_len;
+    return expect_in("--q-len", q_len_.value_or(1), 1, kMostHeads);
   }
 
   MetadataScenario scenario() const {
@@ -140,14 +135,9 @@ class MetadataVerb {
     scenario.dialect = schedule_dialect_from_name(dialect_);
     scenario.kv_dtype = cache_dtype();
     scenario.params = params_;
-    scenario.params.num_sms = sms_.value_or(132);
-    expect_at_least("--sms", scenario.params.num_sms, 1);
-    if (scenario.params.num_sms > kMostSms) {
-      throw InvalidArgument(
-          fmt::format("--sms is {}, must be at most {}", scenario.params.num_sms, kMostSms));
-    }
-    expect_at_least("--block", scenario.params.block, 1);
-    expect_at_least("--overhead", scenario.params.overhead_blocks, 0);
+    scenario.params.num_sms = expect_in("--sms", sms_.value_or(132), 1, kMostSms);
+    expect_in("--block", params_.block, 1, kMostInt32);
+    expect_in("--overhead", params_.overhead_blocks, 0, kMostInt32);
     for (const std::int64_t length : shard_lengths(scenario.dcp)) {
       scenario.lengths.push_back(static_cast<std::int32_t>(length));
     }
@@ -155,11 +145,10 @@ class MetadataVerb {
   }
 
   DType cache_dtype() const {
-    const DType dtype = kv_dtype_ == "fp8" ? DType::kE4M3 : dtype_from_name(kv_dtype_);
-    if (dtype != DType::kE4M3 && dtype != DType::kBF16) {
-      throw InvalidArgument("--kv-dtype is '" + kv_dtype_ + "', must be bf16 or fp8");
+    if (kv_dtype_ != DType::kE4M3 && kv_dtype_ != DType::kBF16) {
+      throw InvalidArgument(fmt::format("--kv-dtype is {}, must be bf16 or fp8", name(kv_dtype_)));
     }
-    return dtype;
+    return kv_dtype_;
   }
 
   std::vector<std::int64_t> shard_lengths(std::int64_t dcp) const {
@@ -172,11 +161,7 @@ class MetadataVerb {
       return lengths;
     }
     const KvSharding sharding{dcp, interleave_.value_or(1)};
-    expect_at_least("--interleave", sharding.interleave, 1);
-    if (sharding.interleave > kMostPageSize) {
-      throw InvalidArgument(fmt::format("--interleave is {}, must be at most {}",
-                                        sharding.interleave, kMostPageSize));
-    }
+    expect_in("--interleave", sharding.interleave, 1, kMostPageSize);
     if (*rank_ < 0 || *rank_ >= dcp) {
       throw InvalidArgument(
           fmt::format("--rank is {}, must be in 0..{} (--dcp {})", *rank_, dcp - 1, dcp));
@@ -193,9 +178,9 @@ class MetadataVerb {
     }
     if (seq_lens_) {
       if (batch_ || seed_) throw InvalidArgument("--batch and --seed need --lengths");
-      return parse_seq_lens(*seq_lens_);
+      return checked_lengths(*seq_lens_);
     }
-    expect_at_least("--batch", batch_.value_or(8), 1);
+    expect_in("--batch", batch_.value_or(8), 1, kMostInt32);
     return read_lengths(parse_lengths_source(*lengths_), batch_.value_or(8), seed_);
   }
 
@@ -208,11 +193,13 @@ class MetadataVerb {
 
   static constexpr std::int64_t kMostSms = 1 << 16;
 
-  std::optional<std::string> seq_lens_, lengths_, from_, svg_;
+  const CLI::App& command_;
+  std::optional<std::vector<std::int64_t>> seq_lens_;
+  std::optional<std::string> lengths_, from_, svg_;
   std::optional<std::int64_t> batch_, rank_, interleave_, heads_, dcp_, q_len_, sms_;
   std::optional<std::uint64_t> seed_;
   std::string dialect_ = "tokens";
-  std::string kv_dtype_ = "fp8";
+  DType kv_dtype_ = DType::kE4M3;
   std::string json_;
   ScheduleParams params_;
 };

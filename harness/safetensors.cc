@@ -6,11 +6,12 @@
 #include <charconv>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "core/device.h"
@@ -57,11 +58,13 @@ struct Entry {
 
 std::uint64_t unsigned_of(const std::string& path, const std::string& tensor, const Json& number,
                           const char* field) {
-  if (!number.is_number_unsigned()) {
+  const auto value = integer_in(number, 0, std::numeric_limits<std::int64_t>::max());
+  if (!value) {
     fail(path, tensor,
-         std::string(field) + " holds " + number.dump() + "; expected non-negative whole numbers");
+         std::string(field) + " holds " + number.dump() +
+             "; expected non-negative whole numbers below 2^63");
   }
-  return number.get<std::uint64_t>();
+  return static_cast<std::uint64_t>(*value);
 }
 
 const Json& array_field(const std::string& path, const std::string& tensor, const Json& fields,
@@ -100,7 +103,7 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   for (const Json& extent : shape) {
     const std::uint64_t value = unsigned_of(path, name, extent, "shape");
     constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
-    if (value > kMaxBytes || (value != 0 && bytes > kMaxBytes / value)) {
+    if (value != 0 && bytes > kMaxBytes / value) {
       fail(path, name, "shape " + shape.dump() + " does not fit 64 bits");
     }
     bytes *= value;
@@ -121,24 +124,10 @@ Entry parse_entry(const std::string& path, const std::string& name, const Json& 
   return entry;
 }
 
-// JSON keeps the last of several equal keys; here a second tensor of one name is an error.
 Json parse_header(const std::string& path, const std::string& text) {
-  std::set<std::string> names;
-  const auto refuse_second = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kDeepestJson) fail(path, "its header nests too deep");
-    if (depth == 1 && event == Json::parse_event_t::key &&
-        !names.insert(parsed.get<std::string>()).second) {
-      fail(path, parsed.get<std::string>(), "named twice in the header");
-    }
-    return true;
-  };
-  try {
-    Json header = Json::parse(text, refuse_second);
-    if (!header.is_object()) fail(path, "its header is no JSON object");
-    return header;
-  } catch (const Json::exception& error) {
-    fail(path, std::string("its header is no JSON: ") + error.what());
-  }
+  auto header = parse_json<Json>(text, path + ": header");
+  if (!header.is_object()) fail(path, "its header is no JSON object");
+  return header;
 }
 
 // The tensors must lie side by side and fill the data part.
@@ -190,6 +179,10 @@ double SafetensorsFile::metadata_number(const std::string& key) const {
 }
 
 SafetensorsFile read_safetensors(const std::string& path) {
+  // Nothing that cannot be gone through twice, a pipe, and nothing that may be waited for.
+  if (std::error_code error; !std::filesystem::is_regular_file(path, error)) {
+    fail(path, error ? error.message() : "is no regular file; give a file of tensors");
+  }
   std::ifstream stream(path, std::ios::binary);
   if (!stream) fail(path, "cannot be opened");
   return read_safetensors(stream, path);

@@ -51,23 +51,58 @@ void validate_audit(const std::string& audit) {
                         "least 1");
 }
 
+// A setting that says nothing in this scenario and yet is not at its default: somebody expects of
+// it what will not happen. What a group of one has no use for, interleave or combine, is none of
+// these: a sweep over dcp may begin at 1.
+void expect_meaning(const Scenario& s) {
+  struct Setting {
+    const char* field;
+    bool given;
+    bool means_something;
+    const char* belongs_to;
+    std::string_view here;
+  };
+  const bool decodes = s.phase != Phase::kPrefill;
+  const bool prefills = s.phase != Phase::kDecode;
+  const bool peers = s.collective != "fake";
+  const std::string_view phase = name(s.phase);
+  const Scenario plain;
+  const Setting settings[] = {
+      {"seq_lens", !s.seq_lens.empty(), decodes,
+       "phases decode and both; prefill takes context_lens and new_tokens", phase},
+      {"q_len", s.q_len != plain.q_len, decodes, "phases decode and both; prefill takes new_tokens",
+       phase},
+      {"context_lens", !s.context_lens.empty(), !decodes,
+       "phase prefill; decode takes seq_lens, both the seq_lens its conversations reach", phase},
+      {"new_tokens", !s.new_tokens.empty(), prefills, "phases prefill and both; decode takes q_len",
+       phase},
+      {"workspace", s.workspace_rows != plain.workspace_rows, prefills,
+       "phases prefill and both; leave it out", phase},
+      {"audit", s.audit != plain.audit, prefills, "phases prefill and both; leave it out", phase},
+      {"reduce_dtype", s.parallel.reduce_dtype != plain.parallel.reduce_dtype,
+       s.parallel.combine == Combine::kAllGatherReduceScatter, "combine ag_rs; leave it out",
+       name(s.parallel.combine)},
+      {"validate", s.validate, peers, "collectives with peers to compare with; leave it out",
+       s.collective},
+      {"timeout", s.timeout_s != plain.timeout_s, peers,
+       "collectives with peers to wait for; leave it out", s.collective},
+  };
+  for (const Setting& setting : settings) {
+    if (!setting.given || setting.means_something) continue;
+    throw InvalidArgument(fmt::format("{} means nothing in {}: it belongs to {}", setting.field,
+                                      setting.here, setting.belongs_to));
+  }
+}
+
 void validate_prefill(const Scenario& scenario) {
-  validate_audit(scenario.audit);
   const std::size_t added = scenario.new_tokens.size();
   if (scenario.phase == Phase::kBoth) {
     expect_as_many("new_tokens", added, "seq_lens", scenario.seq_lens.size());
-    if (!scenario.context_lens.empty()) {
-      throw InvalidArgument(
-          "context_lens: phase both grows its contexts itself; give seq_lens, the "
-          "lengths its conversations reach");
-    }
   } else {
     expect_as_many("context_lens", scenario.context_lens.size(), "new_tokens", added);
   }
-  if (scenario.phase != Phase::kDecode || scenario.workspace_rows != 0) {
-    const ParallelConfig& config = scenario.parallel;
-    validate(ChunkGeometry{config.sharding(), config.page_size, scenario.workspace_rows});
-  }
+  const ParallelConfig& config = scenario.parallel;
+  validate(ChunkGeometry{config.sharding(), config.page_size, scenario.workspace_rows});
 }
 
 }  // namespace
@@ -134,7 +169,9 @@ void validate(const Scenario& scenario) {
   expect_lengths("seq_lens", scenario.seq_lens, 0);
   expect_lengths("context_lens", scenario.context_lens, 0);
   expect_lengths("new_tokens", scenario.new_tokens, 0);
-  validate_prefill(scenario);
+  validate_audit(scenario.audit);
+  expect_meaning(scenario);
+  if (scenario.phase != Phase::kDecode) validate_prefill(scenario);
 }
 
 std::string command_line(const Scenario& scenario) {

@@ -57,9 +57,7 @@ void validate(const Scenario& scenario);
 // The command that runs it: what a failing random scenario is reported as.
 std::string command_line(const Scenario& scenario);
 
-// A scenario as JSON text and back. Unknown keys, wrong types and values are InvalidArgument naming
-// the key; `source` (a file name) leads every message. Keys missing keep their defaults.
+// Every setting as JSON; harness/scenario_draft.h reads it back.
 std::string to_json(const Scenario& scenario);
-Scenario scenario_from_json(std::string_view text, std::string_view source);
 
 }  // namespace mladcp

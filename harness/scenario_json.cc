@@ -4,52 +4,19 @@
 
 #include "core/error.h"
 #include "harness/json_input.h"
-#include "harness/scenario.h"
+#include "harness/scenario_draft.h"
+#include "harness/text_values.h"
 
 namespace mladcp {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One list of keys serves writer and reader, so that neither can know a key the other does not.
-template <typename Visitor>
-void visit_keys(Scenario& scenario, Visitor& visit) {
-  ParallelConfig& parallel = scenario.parallel;
-  visit("model", scenario.model);
-  visit("heads", parallel.heads);
-  visit("tp", parallel.tp);
-  visit("dcp", parallel.dcp);
-  visit("group", scenario.group);
-  visit("interleave", parallel.interleave);
-  visit("page_size", parallel.page_size);
-  visit("kv_dtype", parallel.kv_dtype);
-  visit("query", parallel.query);
-  visit("q_scale", parallel.q_scale);
-  visit("k_scale", parallel.k_scale);
-  visit("combine", parallel.combine);
-  visit("reduce_dtype", parallel.reduce_dtype);
-  visit("project_before_merge", parallel.project_before_merge);
-  visit("replicate_query", parallel.replicate_query);
-  visit("phase", scenario.phase);
-  visit("seq_lens", scenario.seq_lens);
-  visit("q_len", scenario.q_len);
-  visit("context_lens", scenario.context_lens);
-  visit("new_tokens", scenario.new_tokens);
-  visit("workspace", scenario.workspace_rows);
-  visit("audit", scenario.audit);
-  visit("device", scenario.device);
-  visit("collective", scenario.collective);
-  visit("seed", scenario.seed);
-  visit("timeout", scenario.timeout_s);
-  visit("validate", scenario.validate);
-  visit("probe", scenario.probes);
-}
-
 struct Writer {
   Json json = Json::object();
 
   template <typename T>
-  void operator()(const char* key, const T& value) {
+  void operator()(const char* key, const T& value, const char*) {
     if constexpr (std::is_enum_v<T>) {
       json[key] = std::string(name(value));
     } else {
@@ -63,21 +30,22 @@ class Reader {
   Reader(Json json, std::string source) : json_(std::move(json)), source_(std::move(source)) {}
 
   template <typename T>
-  void operator()(const char* key, T& value) {
+  void operator()(const char* key, T& value, const char*) {
     const auto found = json_.find(key);
     if (found == json_.end()) return;
     try {
       parse(*found, value);
-    } catch (const nlohmann::json::exception&) {
-      fail(key, found->dump() + " has the wrong type");
     } catch (const InvalidArgument& error) {
       fail(key, error.what());
     }
     json_.erase(found);
+    given_.insert(key);
   }
 
-  void expect_all_read() const {
+  // The keys that were there.
+  const ScenarioDraft::Keys& expect_all_read() const {
     if (!json_.empty()) fail(json_.begin().key(), "this key is unknown");
+    return given_;
   }
 
  private:
@@ -85,48 +53,53 @@ class Reader {
     throw InvalidArgument(source_ + ": key '" + key + "': " + problem);
   }
 
-  static void parse(const Json& json, DType& value) {
-    value = dtype_from_name(json.get<std::string>());
+  [[noreturn]] static void refuse(const Json& json, const char* wanted) {
+    throw InvalidArgument(in_quotes(json.dump()) + " is no " + wanted);
   }
+
+  static std::string text(const Json& json) {
+    if (!json.is_string()) refuse(json, "string");
+    if (json.get<std::string>().empty()) throw InvalidArgument("must not be empty");
+    return json.get<std::string>();
+  }
+  // nlohmann converts true to 1 without a word.
+  static const Json& number(const Json& json) {
+    if (!json.is_number()) refuse(json, "number");
+    return json;
+  }
+
+  static void parse(const Json& json, std::string& value) { value = text(json); }
+  static void parse(const Json& json, DType& value) { value = dtype_from_name(text(json)); }
   static void parse(const Json& json, QueryForm& value) {
-    value = query_form_from_name(json.get<std::string>());
+    value = query_form_from_name(text(json));
   }
-  static void parse(const Json& json, Combine& value) {
-    value = combine_from_name(json.get<std::string>());
+  static void parse(const Json& json, Combine& value) { value = combine_from_name(text(json)); }
+  static void parse(const Json& json, Phase& value) { value = phase_from_name(text(json)); }
+  static void parse(const Json& json, bool& value) {
+    if (!json.is_boolean()) refuse(json, "true or false");
+    value = json.get<bool>();
   }
-  static void parse(const Json& json, Phase& value) {
-    value = phase_from_name(json.get<std::string>());
-  }
-  static void parse(const Json& json, bool& value) { value = json.get<bool>(); }
-  static void parse(const Json& json, std::string& value) { value = json.get<std::string>(); }
   static void parse(const Json& json, float& value) { value = number(json).get<float>(); }
   static void parse(const Json& json, double& value) { value = number(json).get<double>(); }
   static void parse(const Json& json, std::int64_t& value) {
-    value = integer(json).get<std::int64_t>();
+    const auto read = integer_in(json, INT64_MIN, INT64_MAX);
+    if (!read) refuse(json, "whole number of 64 bits");
+    value = *read;
   }
   static void parse(const Json& json, std::uint64_t& value) {
-    if (!json.is_number_unsigned()) throw InvalidArgument(json.dump() + " is no whole number >= 0");
+    if (!json.is_number_unsigned()) refuse(json, "whole number from 0 to 2^64 - 1");
     value = json.get<std::uint64_t>();
   }
   template <typename T>
   static void parse(const Json& json, std::vector<T>& values) {
-    if (!json.is_array()) throw InvalidArgument(json.dump() + " is no array");
+    if (!json.is_array()) refuse(json, "array");
     values.clear();
     for (const Json& entry : json) parse(entry, values.emplace_back());
   }
 
-  // nlohmann converts 1.5 to 1 and true to 1 without a word.
-  static const Json& integer(const Json& json) {
-    if (!json.is_number_integer()) throw InvalidArgument(json.dump() + " is no whole number");
-    return json;
-  }
-  static const Json& number(const Json& json) {
-    if (!json.is_number()) throw InvalidArgument(json.dump() + " is no number");
-    return json;
-  }
-
   Json json_;
   std::string source_;
+  ScenarioDraft::Keys given_;
 };
 
 }  // namespace
@@ -138,18 +111,21 @@ std::string to_json(const Scenario& scenario) {
   return writer.json.dump();
 }
 
-Scenario scenario_from_json(std::string_view text, std::string_view source) {
+void read_json(ScenarioDraft& draft, std::string_view text, std::string_view source) {
   auto json = parse_json<Json>(text, source);
+  const bool report = json.is_object() && json.contains("schema") && json.contains("scenario");
+  if (report) json = Json(json["scenario"]);
   if (!json.is_object()) {
     throw InvalidArgument(fmt::format("{}: expected one JSON object", source));
   }
-  Scenario scenario;
-  const bool heads_given = json.contains("heads");
   Reader reader(std::move(json), std::string(source));
-  visit_keys(scenario, reader);
-  reader.expect_all_read();
-  if (!heads_given) scenario.parallel.heads = scenario.model_config().heads;
-  return scenario;
+  visit_keys(draft, reader);
+  const ScenarioDraft::Keys& given = reader.expect_all_read();
+  try {
+    accept(draft, given);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", source, error.what()));
+  }
 }
 
 }  // namespace mladcp

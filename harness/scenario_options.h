@@ -2,27 +2,28 @@
 // the default of harness/scenario.h.
 #pragma once
 
-#include <memory>
+#include <map>
+#include <string>
 
 #include "harness/scenario.h"
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace mladcp {
 
 class ScenarioOptions {
  public:
   explicit ScenarioOptions(CLI::App& command);  // adds the flags; the command outlives this
-  ~ScenarioOptions();
 
   // After parsing: the scenario, lengths read, validated. InvalidArgument otherwise.
   Scenario resolve() const;
 
  private:
-  struct Flags;
-  std::unique_ptr<Flags> flags_;
+  std::string file_;
+  std::map<std::string, CLI::Option*> flags_;  // by key
 };
 
 }  // namespace mladcp

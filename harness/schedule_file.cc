@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 
 #include "core/error.h"
+#include "harness/input_file.h"
 #include "harness/json_input.h"
 
 namespace mladcp {
@@ -28,7 +28,7 @@ class Reader {
 
   std::optional<std::int64_t> optional_integer(const char* name, std::int64_t least) const {
     if (!object_.contains(name)) return std::nullopt;
-    const std::int64_t value = integer(name, object_[name], INT64_MAX);
+    const std::int64_t value = int32(name, object_[name]);
     if (value < least) {
       fail(name, fmt::format("is {}, must be at least {}", value, least));
     }
@@ -36,7 +36,11 @@ class Reader {
   }
 
   std::int32_t int32(const std::string& name, const Json& value) const {
-    return static_cast<std::int32_t>(integer(name, value, INT32_MAX));
+    const auto integer = integer_in(value, INT32_MIN, INT32_MAX);
+    if (!integer) {
+      fail(name, fmt::format("is {}, must be an integer of 32 bits", shortened(value)));
+    }
+    return static_cast<std::int32_t>(*integer);
   }
 
   std::vector<std::int32_t> int32_array(const std::string& name, const Json& array) const {
@@ -57,17 +61,6 @@ class Reader {
   }
 
  private:
-  std::int64_t integer(const std::string& name, const Json& value, std::int64_t most) const {
-    const bool beyond_int64 = value.is_number_unsigned() &&
-                              value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
-    if (!value.is_number_integer() || beyond_int64 || value.get<std::int64_t>() > most ||
-        value.get<std::int64_t>() < -most - 1) {
-      fail(name, fmt::format("is {}, must be an integer of {} bits", shortened(value),
-                             most == INT32_MAX ? 32 : 64));
-    }
-    return value.get<std::int64_t>();
-  }
-
   static std::string shortened(const Json& value) {
     const std::string text = value.dump();
     return text.size() <= 40 ? text : text.substr(0, 37) + "...";
@@ -127,15 +120,12 @@ ForeignSchedule schedule_of(const std::string& where, std::int64_t line, const J
 }  // namespace
 
 std::vector<ForeignSchedule> read_schedules(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream whole;
-  whole << file.rdbuf();
-  return parse_schedules(file ? whole.str() : std::string(), path);
+  return parse_schedules(read_file(path), path);
 }
 
 std::vector<ForeignSchedule> parse_schedules(const std::string& text, const std::string& path) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) {
-    throw InvalidArgument("schedule file '" + path + "' cannot be read or is empty");
+    throw InvalidArgument("schedule file '" + path + "' is empty");
   }
 
   // One object a line exactly when the first line is an object of its own.

@@ -12,11 +12,15 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-std::optional<LaunchEnvironment> launched_with(const Variables& variables) {
-  return launch_environment([&variables](const char* variable) -> const char* {
+Lookup lookup_in(const Variables& variables) {
+  return [&variables](const char* variable) -> const char* {
     const auto found = variables.find(variable);
     return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  };
+}
+
+std::optional<LaunchEnvironment> launched_with(const Variables& variables) {
+  return launch_environment(lookup_in(variables));
 }
 
 std::string refusal(const Variables& variables) {
@@ -101,6 +105,21 @@ TEST(LaunchEnvironment, RefusalsNameVariableValueAndRemedy) {
   variables = good;
   variables.erase("LOCAL_RANK");
   EXPECT_EQ(refusal(variables), "LOCAL_RANK = '': must be a number in [0, 1], but is not set");
+}
+
+TEST(LaunchEnvironment, OnlyALaterProcessOfAJobIsBehindAnother) {
+  const auto behind = [](const Variables& variables) {
+    return launched_behind_another(lookup_in(variables));
+  };
+  EXPECT_FALSE(behind({}));
+  EXPECT_FALSE(behind({{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
+  EXPECT_TRUE(behind({{"RANK", "1"}, {"WORLD_SIZE", "2"}}));
+  EXPECT_TRUE(behind({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}}));
+  EXPECT_TRUE(behind({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}));
+  // Nobody would hear of what is wrong.
+  EXPECT_FALSE(behind({{"RANK", "1"}}));
+  EXPECT_FALSE(behind({{"RANK", "1"}, {"WORLD_SIZE", "1"}}));
+  EXPECT_FALSE(behind({{"RANK", "one"}, {"WORLD_SIZE", "2"}}));
 }
 
 }  // namespace

@@ -57,6 +57,11 @@ TEST_F(LengthsTest, TakesTheFirstRowsOfTheKnownColumns) {
   EXPECT_THAT(read_lengths({mooncake, ""}, 2), ElementsAre(6758, 87169));
 }
 
+TEST_F(LengthsTest, AByteOrderMarkIsNoPartOfTheFirstColumn) {
+  const std::string path = write("sheet.csv", "\xEF\xBB\xBFinput_tokens,b\r\n7,8\r\n");
+  EXPECT_THAT(read_lengths({path, ""}, 1), ElementsAre(7));
+}
+
 TEST_F(LengthsTest, SeedPicksDistinctRowsRepeatably) {
   std::string csv = "input_tokens\n";
   for (int i = 0; i < 100; ++i) csv += std::to_string(i) + "\n";

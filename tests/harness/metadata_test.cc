@@ -201,6 +201,14 @@ TEST_F(MetadataTest, BadInputNamesFieldValueAndRemedy) {
   EXPECT_THAT(run({"--from", "/nowhere/x.json"}), HasSubstr("/nowhere/x.json"));
   EXPECT_THAT(run({"--from", kGoldens, "--seq-lens", "5"}), HasSubstr("--from"));
   EXPECT_THAT(run({"--from", kGoldens, "--q-len", "2"}), HasSubstr("--heads"));
+  for (const char* flag :
+       {"--batch", "--seed", "--rank", "--interleave", "--block", "--overhead"}) {
+    EXPECT_THAT(run({"--from", kGoldens, flag, "1"}), HasSubstr(flag));
+  }
+  EXPECT_THAT(run({"--from", kGoldens, "--dialect", "blocks"}), HasSubstr("--dialect"));
+  EXPECT_THAT(run({"--from", kGoldens, "--kv-dtype", "fp8"}), HasSubstr("--kv-dtype"));
+  EXPECT_THAT(run({"--seq-lens", "5", "--block", "4294967296"}),
+              HasSubstr("--block is 4294967296"));
   EXPECT_THAT(run({"--seq-lens", "5", "--pages"}), HasSubstr("usage: "));
   std::string many = "1";
   for (std::int64_t b = 0; b < kMaxScheduledRequests; ++b) many += ",1";
@@ -240,6 +248,14 @@ TEST_F(MetadataTest, MalformedFilesNameLineAndField) {
   EXPECT_THAT(spoiled("tile_scheduler_metadata", Json::array({Json::array({0, 0, 0, 1})})),
               HasSubstr("tile_scheduler_metadata[0] has 4 numbers"));
   EXPECT_THAT(spoiled("block_n", 0), HasSubstr("block_n is 0"));
+  for (const char* field : {"block_n", "fixed_overhead", "heads_times_q", "num_sms"}) {
+    EXPECT_THAT(spoiled(field, 18446744073709551615ULL), HasSubstr(field));
+    EXPECT_THAT(spoiled(field, std::int64_t{1} << 32), HasSubstr("must be an integer of 32 bits"));
+    EXPECT_THAT(spoiled(field, 64.0), HasSubstr("is 64.0, must be an integer"));
+  }
+  const std::string twice =
+      R"({"block_n": 64, )" + good.substr(1, good.size() - 2) + R"(, "block_n": 32})";
+  EXPECT_THAT(message(twice), HasSubstr("key \"block_n\" is named twice"));
   Json object = golden_line(3);
   object.erase("num_splits");
   EXPECT_THAT(message(object.dump()), HasSubstr("num_splits is missing"));

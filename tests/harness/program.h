@@ -14,9 +14,10 @@ struct Outcome {
   std::string output;  // both streams
 };
 
-// The built mladcp with these arguments, as a shell takes them.
-inline Outcome run_program(const std::string& arguments) {
-  const std::string command = std::string(MLADCP_PROGRAM) + " " + arguments + " 2>&1";
+// The built mladcp with these arguments, as a shell takes them; `before` is what stands before it,
+// variables or what is piped into it.
+inline Outcome run_program(const std::string& arguments, const std::string& before = "") {
+  const std::string command = before + MLADCP_PROGRAM + " " + arguments + " 2>&1";
   Outcome outcome;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;

@@ -1,7 +1,10 @@
 // The program as its users meet it: exit status and what the first line says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -9,10 +12,13 @@
 #include <string>
 
 #include "tests/harness/program.h"
+#include "tests/support/temporary_path.h"
 
 namespace mladcp {
 namespace {
 
+using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -67,7 +73,14 @@ TEST(Program, ConversationsOfATrace) {
 TEST(Program, FakeGroupStillChecksOrderAndShapes) {
   const Outcome outcome = run_program(std::string(kSmall) + "--collective fake");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("skipped"));
+  EXPECT_THAT(outcome.output, HasSubstr("skipped 4: no LSE gather among real peers\n"));
+  EXPECT_THAT(outcome.output, ContainsRegex("PASS: 0 of [0-9]+ checks failed, [0-9]+ skipped;"));
+}
+
+TEST(Program, NoCollectivesIsNotOneRank) {
+  const Outcome outcome = run_program("plan --phase prefill --context-lens 0 --new-tokens 5");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\nno collectives\n"));
 }
 
 // The tests read a pipe, not a terminal: no progress bar among what is printed.
@@ -107,15 +120,13 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --no-such-flag", "no-such-flag"},
       {"run --probe sonar", "sonar"},
       {"run --phase prefill --workspace 8 --interleave 64 --dcp 8", "give at least 512"},
-      {"run --workspace 8 --interleave 64 --dcp 8", "workspace_rows = 8"},
       {"run --phase prefill --dcp 4 --workspace 130", "multiple of world_size = 4"},
       {"run --phase prefill --context-lens 1,2 --new-tokens 3,4,5", "new_tokens has 3"},
       {"run --phase prefill --context-lens 1,-2 --new-tokens 3", "context_lens[1] = -2"},
-      {"run --phase prefill --seq-lens 5", "--context-lens"},
-      {"run --phase both --seq-lens 5 --context-lens 5", "context_lens"},
       {"run --phase postfill", "postfill"},
       {"run --batch -1", "batch = -1"},
-      {"run --batch 0 --seq-lens 5", "--batch"},
+      {"run --batch 0 --seq-lens 5", "batch = 0: needs lengths"},
+      {"run --lengths tests/data/azure_llm_code.csv --seq-lens 5", "lengths beside seq_lens"},
       {"run --phase prefill --audit some", "audit = 'some'"},
       {"run --phase prefill --audit 0", "audit = '0'"},
       {"run --device cuda --model tiny --heads 8", "L and R 64, 32"},
@@ -127,7 +138,117 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
     SCOPED_TRACE(input);
     const Outcome outcome = run_program(input.arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, AllOf(StartsWith("mladcp: "), HasSubstr(input.names)));
+  }
+}
+
+TEST(Program, EveryFlagReadsItsWholeValueOrNamesIt) {
+  const BadInput inputs[] = {
+      {"run --seq-lens ''", "--seq-lens '': entry 0 is ''"},
+      {"run --seq-lens 1,,2", "--seq-lens '1,,2': entry 1 is ''"},
+      {"run --seq-lens 1,2,", "--seq-lens '1,2,': entry 2 is ''"},
+      {"run --context-lens ,1", "--context-lens ',1': entry 0 is ''"},
+      {"run --new-tokens 1,", "--new-tokens '1,': entry 1 is ''"},
+      {"run --probe numeric,", "--probe 'numeric,': entry 1 is ''"},
+      {"run --seq-lens 1,99999999999999999999", "entry 1 is '99999999999999999999'"},
+      {"run --tp 99999999999999999999", "--tp is '99999999999999999999'"},
+      {"run --tp 4x", "--tp is '4x'"},
+      {"run --seed -1", "--seed is '-1'"},
+      {"run --seed 18446744073709551616", "--seed is '18446744073709551616'"},
+      {"run --q-scale 1e99", "--q-scale is '1e99'"},
+      {"run --timeout soon", "--timeout is 'soon'"},
+      {"run --validate=perhaps", "--validate is 'perhaps'"},
+      {"run --model ''", "--model is ''"},
+      {"run --json ''", "--json is ''"},
+      {"run --json= --tp 4", "--json="},
+      {"run --scenario ''", "--scenario is ''"},
+      {"run --lengths ''", "--lengths is ''"},
+      {"plan --json ''", "--json is ''"},
+      {"faults --only ''", "--only is ''"},
+      {"check ''", "files is ''"},
+      {"check x --numerics ''", "--numerics is ''"},
+      {"metadata --from ''", "--from is ''"},
+      {"metadata --seq-lens 5 --svg ''", "--svg is ''"},
+      {"metadata --seq-lens 5,", "--seq-lens '5,': entry 1 is ''"},
+      {"metadata --seq-lens 5 --sms 99999999999999999999", "--sms is '99999999999999999999'"},
+      {"metadata --lengths x --seed -1", "--seed is '-1'"},
+  };
+  for (const BadInput& input : inputs) {
+    SCOPED_TRACE(input);
+    const Outcome outcome = run_program(input.arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_THAT(outcome.output, AllOf(StartsWith("mladcp: "), HasSubstr(input.names)));
+  }
+}
+
+// Settings that another phase, combine or collective would read.
+TEST(Program, WhatMeansNothingHereIsRefused) {
+  const BadInput inputs[] = {
+      {"run --context-lens 5", "context_lens means nothing in decode"},
+      {"run --new-tokens 5", "new_tokens means nothing in decode"},
+      {"run --workspace 4096", "workspace means nothing in decode"},
+      {"run --audit 2", "audit means nothing in decode"},
+      {"run --phase prefill --seq-lens 5", "seq_lens means nothing in prefill"},
+      {"run --phase prefill --q-len 2", "q_len means nothing in prefill"},
+      {"run --phase both --seq-lens 5 --context-lens 5", "context_lens means nothing in both"},
+      {"run --combine a2a --reduce-dtype fp32", "reduce_dtype means nothing in a2a"},
+      {"run --collective fake --validate", "validate means nothing in fake"},
+      {"plan --collective fake --timeout 3", "timeout means nothing in fake"},
+      {"metadata --from x --overhead 4", "--overhead"},
+      {"metadata --from x --rank 0", "--rank"},
+  };
+  for (const BadInput& input : inputs) {
+    SCOPED_TRACE(input);
+    const Outcome outcome = run_program(input.arguments);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(input.names));
+  }
+  const std::string defaults = "--workspace 0 --audit auto --reduce-dtype bf16 --combine a2a ";
+  EXPECT_EQ(run_program("plan --seq-lens 5 --collective fake --timeout 60 " + defaults).status, 0);
+}
+
+TEST(Program, WhatIsNoFileIsRefusedAtOnce) {
+  const std::string pipe = temporary_path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const char* arguments :
+       {"run --scenario ", "run --lengths ", "metadata --from ", "check "}) {
+    for (const std::string& path : {pipe, testing::TempDir()}) {
+      const Outcome outcome = run_program(arguments + path, "timeout 20 ");
+      EXPECT_EQ(outcome.status, 2) << arguments << path << outcome.output;
+      EXPECT_THAT(outcome.output, AllOf(StartsWith("mladcp: "), HasSubstr(path)));
+    }
+  }
+  unlink(pipe.c_str());
+  const Outcome piped = run_program("plan --scenario /dev/stdin", "echo '{\"seq_lens\": [7]}' | ");
+  EXPECT_EQ(piped.status, 0) << piped.output;
+  EXPECT_THAT(piped.output, HasSubstr("1 requests, 7 tokens"));
+}
+
+TEST(Program, AReportIsAScenario) {
+  const std::string path = temporary_path("report.json");
+  const auto plan = [](const std::string& flags) { return run_program("plan --json - " + flags); };
+  for (const char* flags : {"--seq-lens 9,70 --q-len 2 --kv-dtype fp8 --seed 3", "--batch 0",
+                            "--phase prefill --context-lens 5,8 --new-tokens 3 --workspace 512"}) {
+    const Outcome report = plan(flags);
+    ASSERT_EQ(report.status, 0) << report.output;
+    std::ofstream(path) << report.output;
+    EXPECT_EQ(plan("--scenario " + path).output, report.output);
+  }
+  EXPECT_THAT(plan("--phase decode --scenario " + path).output,
+              HasSubstr("context_lens means nothing in decode"));
+  unlink(path.c_str());
+}
+
+// Every process of a job would say the same.
+TEST(Program, OfAJobsProcessesTheFirstComplains) {
+  const std::string job = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=";
+  const Outcome first = run_program("run --dcp 3", job + "0 ");
+  EXPECT_EQ(first.status, 2);
+  EXPECT_THAT(first.output, HasSubstr("tp = 8"));
+  for (const char* arguments : {"run --dcp 3", "run --no-such-flag"}) {
+    const Outcome second = run_program(arguments, job + "1 ");
+    EXPECT_EQ(second.status, 2) << arguments;
+    EXPECT_EQ(second.output, "") << arguments;
   }
 }
 

@@ -114,7 +114,7 @@ TEST(Safetensors, RefusesFilesThatBreakTheFormat) {
   };
   const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   const std::vector<Case> cases = {
-      {"no_json", "{\"a\"", 0, "no JSON"},
+      {"no_json", "{\"a\"", 0, "not JSON"},
       {"array", "[]", 0, "no JSON object"},
       {"entry", R"({"a":3})", 0, "no JSON object"},
       {"twice", "{" + a + "," + a + "}", 8, "named twice"},
@@ -123,6 +123,10 @@ TEST(Safetensors, RefusesFilesThatBreakTheFormat) {
       {"no_dtype", R"({"a":{"shape":[4],"data_offsets":[0,8]}})", 8, "missing"},
       {"no_shape", R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", 8, "\"shape\""},
       {"negative", R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8, "non-negative"},
+      {"wrapped", R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,8]}})", 8,
+       "below 2^63"},
+      {"twice_inside", R"({"a":{"dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8]}})", 8,
+       "named twice"},
       {"fraction", R"({"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}})", 8, "whole"},
       {"axes", R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,8],"data_offsets":[0,8]}})", 8, "6 axes"},
       {"overflow", R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}})",
@@ -136,7 +140,7 @@ TEST(Safetensors, RefusesFilesThatBreakTheFormat) {
       {"overlap", "{" + a + R"(,"b":{"dtype":"U8","shape":[2],"data_offsets":[7,9]}})", 9, "\"b\""},
       {"metadata", R"({"__metadata__":{"x":1}})", 0, "\"x\" is no string"},
       {"deep", "{\"a\":" + std::string(100000, '[') + std::string(100000, ']') + "}", 0,
-       "nests too deep"},
+       "nests deeper than 64"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);

@@ -1,5 +1,5 @@
 // Scenarios: every rule refused by field, value and remedy; JSON there and back, strictly.
-#include "harness/scenario.h"
+#include "harness/scenario_draft.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,10 @@
 namespace mladcp {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
 
 std::string message_of(const std::function<void()>& action) {
   try {
@@ -22,6 +25,12 @@ std::string message_of(const std::function<void()>& action) {
     return error.what();
   }
   return "nothing was thrown";
+}
+
+ScenarioDraft from_json(const std::string& text) {
+  ScenarioDraft draft;
+  read_json(draft, text, "some.json");
+  return draft;
 }
 
 struct Refusal {
@@ -37,7 +46,17 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
       {R"({"dcp": "four"})", "key 'dcp'"},
       {R"({"dcp": 1.5})", "key 'dcp'"},
       {R"({"dcp": true})", "key 'dcp'"},
+      {R"({"dcp": 9223372036854775808})", "key 'dcp': '9223372036854775808'"},
+      {R"({"dcp": 99999999999999999999})", "key 'dcp'"},
+      {R"({"seq_lens": [1, 18446744073709551615]})", "key 'seq_lens': '18446744073709551615'"},
       {R"({"seed": -1})", "key 'seed'"},
+      {R"({"seed": 1.0})", "key 'seed'"},
+      {R"({"seed": 18446744073709551616})", "key 'seed'"},
+      {R"({"validate": 1})", "key 'validate'"},
+      {R"({"phase": ""})", "key 'phase': must not be empty"},
+      {R"({"dcp": 4, "tp": 4, "dcp": 8})", "key \"dcp\" is named twice"},
+      {R"({"lengths": "trace.csv", "seq_lens": [1]})", "lengths beside seq_lens"},
+      {R"({"batch": 3, "seq_lens": [1]})", "batch = 3: needs lengths"},
       {R"({"kv_dtype": "int8"})", "key 'kv_dtype'"},
       {R"({"combine": "ring"})", "key 'combine'"},
       {R"({"seq_lens": 5})", "key 'seq_lens'"},
@@ -49,7 +68,7 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal);
-    const std::string message = message_of([&] { scenario_from_json(refusal.json, "some.json"); });
+    const std::string message = message_of([&] { from_json(refusal.json); });
     EXPECT_THAT(message, HasSubstr("some.json"));
     EXPECT_THAT(message, HasSubstr(refusal.names));
   }
@@ -57,7 +76,7 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
 
 TEST(Scenario, RefusesJsonTooDeepToPrint) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
-  EXPECT_THAT(message_of([&] { scenario_from_json("{\"dcp\": " + deep + "}", "some.json"); }),
+  EXPECT_THAT(message_of([&] { from_json("{\"dcp\": " + deep + "}"); }),
               HasSubstr("some.json: JSON nests deeper than 64"));
 }
 
@@ -88,7 +107,30 @@ TEST(Scenario, JsonThereAndBackKeepsEveryField) {
   scenario.timeout_s = 2.5;
   scenario.probes = {"census"};
   const std::string json = to_json(scenario);
-  EXPECT_EQ(to_json(scenario_from_json(json, "copy")), json);
+  EXPECT_EQ(to_json(from_json(json).scenario), json);
+}
+
+TEST(Scenario, JsonSpeaksAsFlagsDo) {
+  const ScenarioDraft draft =
+      from_json(R"({"kv_dtype": "fp8", "batch": 3, "lengths": "tests/data/azure_llm_code.csv"})");
+  EXPECT_EQ(draft.scenario.parallel.kv_dtype, DType::kE4M3);
+  EXPECT_THAT(complete(draft).seq_lens, ElementsAre(4808, 3180, 110));
+  EXPECT_EQ(complete(from_json(R"({"model": "deepseek-v2-lite"})")).parallel.heads, 16);
+  EXPECT_THAT(complete(from_json(R"({"seq_lens": []})")).seq_lens, IsEmpty());
+  EXPECT_THAT(complete(from_json(R"({"batch": 0})")).seq_lens, IsEmpty());
+  EXPECT_THAT(complete(from_json("{}")).seq_lens, SizeIs(8));
+}
+
+// Flags, say, behind a file.
+TEST(Scenario, ALaterSourceEndsTheLengthsOfAnEarlierOne) {
+  ScenarioDraft draft = from_json(R"({"seq_lens": [5], "model": "tiny", "heads": 16})");
+  read_json(draft, R"({"batch": 2, "lengths": "tests/data/azure_llm_code.csv"})", "later.json");
+  EXPECT_THAT(complete(draft).seq_lens, ElementsAre(4808, 3180));
+  read_json(draft, R"({"seq_lens": [6, 7]})", "last.json");
+  EXPECT_THAT(complete(draft).seq_lens, ElementsAre(6, 7));
+  EXPECT_EQ(draft.scenario.parallel.heads, 16);
+  read_json(draft, R"({"model": "kimi-k2"})", "model.json");
+  EXPECT_EQ(draft.scenario.parallel.heads, 64);
 }
 
 TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
@@ -109,7 +151,11 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
        [](Scenario& s) {
          s.seq_lens = {1, -1};
        }},
-      {"context_lens has 1", [](Scenario& s) { s.context_lens = {1}; }},
+      {"context_lens has 1",
+       [](Scenario& s) {
+         s.phase = Phase::kPrefill;
+         s.context_lens = {1};
+       }},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.names);

@@ -1,0 +1,108 @@
+#include "harness/text_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "core/error.h"
+
+namespace mladcp {
+namespace {
+
+[[noreturn]] void refuse(std::string_view flag, std::string_view text, const std::string& remedy) {
+  throw InvalidArgument(fmt::format("{} is {}, {}", flag, in_quotes(text), remedy));
+}
+
+// False unless all of the text is a number that T holds.
+template <typename T>
+bool is_number(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+template <typename T>
+void read_integer(std::string_view flag, std::string_view text, T& value) {
+  if (is_number(text, value)) return;
+  refuse(flag, text,
+         fmt::format("must be a whole number from {} to {}", std::numeric_limits<T>::min(),
+                     std::numeric_limits<T>::max()));
+}
+
+template <typename T>
+void read_real(std::string_view flag, std::string_view text, T& value) {
+  if (is_number(text, value)) return;
+  refuse(flag, text, fmt::format("must be a number, at most {}", std::numeric_limits<T>::max()));
+}
+
+template <typename T>
+void read_list(std::string_view flag, std::string_view text, std::vector<T>& values) {
+  values.clear();
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view entry = text.substr(begin, end - begin);
+    const std::string place = fmt::format("{} {}: entry {}", flag, in_quotes(text), values.size());
+    if (entry.empty())
+      refuse(place, entry, "must not be empty: one comma between two values, none at the ends");
+    read_value(place, entry, values.emplace_back());
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t kMost = 40;
+  if (text.size() <= kMost) return fmt::format("'{}'", text);
+  return fmt::format("'{}...'", text.substr(0, kMost - 3));
+}
+
+void read_value(std::string_view flag, std::string_view text, std::string& value) {
+  if (text.empty()) refuse(flag, text, "must not be empty: give a value or leave it out");
+  value = text;
+}
+
+void read_value(std::string_view flag, std::string_view text, bool& value) {
+  if (text != "true" && text != "false") refuse(flag, text, "must be true or false");
+  value = text == "true";
+}
+
+void read_value(std::string_view flag, std::string_view text, std::int64_t& value) {
+  read_integer(flag, text, value);
+}
+void read_value(std::string_view flag, std::string_view text, std::uint64_t& value) {
+  read_integer(flag, text, value);
+}
+void read_value(std::string_view flag, std::string_view text, float& value) {
+  read_real(flag, text, value);
+}
+void read_value(std::string_view flag, std::string_view text, double& value) {
+  read_real(flag, text, value);
+}
+
+void read_value(std::string_view flag, std::string_view text, DType& value) {
+  try {
+    value = dtype_from_name(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
+  }
+}
+void read_value(std::string_view, std::string_view text, QueryForm& value) {
+  value = query_form_from_name(text);
+}
+void read_value(std::string_view, std::string_view text, Combine& value) {
+  value = combine_from_name(text);
+}
+void read_value(std::string_view, std::string_view text, Phase& value) {
+  value = phase_from_name(text);
+}
+
+void read_value(std::string_view flag, std::string_view text, std::vector<std::int64_t>& values) {
+  read_list(flag, text, values);
+}
+void read_value(std::string_view flag, std::string_view text, std::vector<std::string>& values) {
+  read_list(flag, text, values);
+}
+
+}  // namespace mladcp
