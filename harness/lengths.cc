@@ -68,6 +68,9 @@ LengthsSource parse_lengths_source(std::string_view text) {
   const std::size_t colon = whole.rfind(':');
   std::error_code error;
   if (colon == std::string::npos || std::filesystem::exists(whole, error)) return {whole, ""};
+  if (colon == 0 || colon + 1 == whole.size()) {
+    throw InvalidArgument(fmt::format("lengths = '{}': give FILE or FILE:COLUMN", whole));
+  }
   return {whole.substr(0, colon), whole.substr(colon + 1)};
 }
 

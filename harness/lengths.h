@@ -11,7 +11,7 @@
 namespace mladcp {
 
 // "FILE" or "FILE:COLUMN". Without a column the first of ContextTokens, input_tokens in the header.
-// A name that exists as a file is a file, colons and all.
+// A name that exists as a file is a file, colons and all. InvalidArgument when one half is empty.
 struct LengthsSource {
   std::string path;
   std::string column;

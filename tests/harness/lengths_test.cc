@@ -82,6 +82,8 @@ TEST_F(LengthsTest, SourceSplitsAtTheLastColonUnlessTheFileExists) {
   EXPECT_EQ(parse_lengths_source(path + ":output_tokens").path, path);
   EXPECT_EQ(parse_lengths_source(path + ":output_tokens").column, "output_tokens");
   EXPECT_EQ(parse_lengths_source("missing.csv").path, "missing.csv");
+  EXPECT_THROW(parse_lengths_source("missing.csv:"), InvalidArgument);
+  EXPECT_THROW(parse_lengths_source(":input_tokens"), InvalidArgument);
 }
 
 TEST_F(LengthsTest, ErrorsNameFileLineAndColumn) {

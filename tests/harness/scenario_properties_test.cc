@@ -168,6 +168,16 @@ Spoiled arbitrary_invalid_scenario() {
          lengths.push_back(bad_size - 1);
          if (s.phase != Phase::kDecode) s.new_tokens.resize(lengths.size(), 1);
        }},
+      {"reduce_dtype",
+       [&](Scenario& s) {
+         s.parallel.combine = Combine::kAllToAll, s.parallel.reduce_dtype = DType::kF32;
+       }},
+      {"timeout", [&](Scenario& s) { s.collective = "fake", s.timeout_s = 3.0; }},
+      {"means nothing in",
+       [&](Scenario& s) {
+         if (s.phase == Phase::kPrefill) s.q_len = 2;
+         if (s.phase != Phase::kPrefill) s.phase = Phase::kDecode, s.audit = "2";
+       }},
       {"probe", [&](Scenario& s) { s.probes = {"sonar"}; }},
       {"model", [&](Scenario& s) { s.model = "none"; }},
       {"device", [&](Scenario& s) { s.device = "tpu"; }},
