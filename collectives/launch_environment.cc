@@ -104,14 +104,14 @@ std::optional<LaunchEnvironment> launch_environment(const Lookup& lookup) {
   return result;
 }
 
-bool launched_behind_another(const Lookup& lookup) {
+int launched_rank(const Lookup& lookup) {
   const Launcher* const launcher = find_launcher(lookup);
-  if (launcher == nullptr) return false;
+  if (launcher == nullptr) return 0;
   try {
     const int processes = number(lookup, launcher->world_size, 1, kMostProcesses);
-    return number(lookup, launcher->rank, 0, processes - 1) > 0;
+    return number(lookup, launcher->rank, 0, processes - 1);
   } catch (const InvalidArgument&) {
-    return false;
+    return 0;
   }
 }
 

@@ -28,8 +28,8 @@ using Lookup = std::function<const char*(const char*)>;
 // InvalidArgument names the variable, its value and the remedy.
 std::optional<LaunchEnvironment> launch_environment(const Lookup& lookup);
 
-// True for all processes of a job but the first, by the same variables; false where they say
-// nothing or nonsense. Never throws: for who says something on behalf of all.
-bool launched_behind_another(const Lookup& lookup);
+// This process among those of its job, by the same variables; 0 where they say nothing or nonsense.
+// Never throws: for who complains, perhaps of these very variables.
+int launched_rank(const Lookup& lookup);
 
 }  // namespace mladcp

@@ -62,14 +62,14 @@ int run_program(int argc, char** argv) {
   return status;
 }
 
-// What every process of a job would say, its first one says for all. The others stay until it has:
-// mpirun ends a job, the first process too, as soon as one fails.
-void complain_once(const std::string& text) {
-  if (mladcp::launched_behind_another(std::getenv)) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));
-  } else {
-    complain(text);
-  }
+// What every process of a job would say, its first one says for all: mpirun and torchrun end a job
+// once a process has failed, Open MPI a second later. A later process that lives on has something
+// of its own to say, a file that only its node lacks.
+void complain_of_input(const std::string& problem) {
+  const int rank = mladcp::launched_rank(std::getenv);
+  if (rank == 0) return complain(fmt::format("mladcp: {}\n", problem));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  complain(fmt::format("mladcp: process {}: {}\n", rank, problem));
 }
 
 // What was printed may still be on its way; a full disk or a closed pipe shows only now.
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   try {
     return flushed(run_program(argc, argv));
   } catch (const mladcp::InvalidArgument& error) {
-    complain_once(fmt::format("mladcp: {}\n", error.what()));
+    complain_of_input(error.what());
     return mladcp::kExitBadInput;
   } catch (const std::exception& error) {
     complain(fmt::format("mladcp: could not run: {}\n", error.what()));

@@ -107,19 +107,16 @@ TEST(LaunchEnvironment, RefusalsNameVariableValueAndRemedy) {
   EXPECT_EQ(refusal(variables), "LOCAL_RANK = '': must be a number in [0, 1], but is not set");
 }
 
-TEST(LaunchEnvironment, OnlyALaterProcessOfAJobIsBehindAnother) {
-  const auto behind = [](const Variables& variables) {
-    return launched_behind_another(lookup_in(variables));
-  };
-  EXPECT_FALSE(behind({}));
-  EXPECT_FALSE(behind({{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
-  EXPECT_TRUE(behind({{"RANK", "1"}, {"WORLD_SIZE", "2"}}));
-  EXPECT_TRUE(behind({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}}));
-  EXPECT_TRUE(behind({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}));
-  // Nobody would hear of what is wrong.
-  EXPECT_FALSE(behind({{"RANK", "1"}}));
-  EXPECT_FALSE(behind({{"RANK", "1"}, {"WORLD_SIZE", "1"}}));
-  EXPECT_FALSE(behind({{"RANK", "one"}, {"WORLD_SIZE", "2"}}));
+TEST(LaunchEnvironment, RankOfAProcessIsTheFirstsWhereNothingSensibleIsSaid) {
+  const auto rank = [](const Variables& variables) { return launched_rank(lookup_in(variables)); };
+  EXPECT_EQ(rank({}), 0);
+  EXPECT_EQ(rank({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), 0);
+  EXPECT_EQ(rank({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), 1);
+  EXPECT_EQ(rank({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}}), 3);
+  EXPECT_EQ(rank({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}}), 1);
+  EXPECT_EQ(rank({{"RANK", "1"}}), 0);
+  EXPECT_EQ(rank({{"RANK", "1"}, {"WORLD_SIZE", "1"}}), 0);
+  EXPECT_EQ(rank({{"RANK", "one"}, {"WORLD_SIZE", "2"}}), 0);
 }
 
 }  // namespace
