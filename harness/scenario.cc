@@ -6,6 +6,7 @@
 
 #include "core/chunk_plan.h"
 #include "core/error.h"
+#include "harness/probe.h"
 
 namespace mladcp {
 namespace {
@@ -53,7 +54,8 @@ void validate_audit(const std::string& audit) {
 
 // A setting that says nothing in this scenario and yet is not at its default: somebody expects of
 // it what will not happen. What a group of one has no use for, interleave or combine, is none of
-// these: a sweep over dcp may begin at 1.
+// these: a sweep over dcp may begin at 1. Nor is the scale of a format that has none: a run shows
+// that nobody applies it.
 void expect_meaning(const Scenario& s) {
   struct Setting {
     const char* field;
@@ -163,6 +165,9 @@ void validate(const Scenario& scenario) {
   }
   if (scenario.probes.empty()) {
     throw InvalidArgument("probe = []: nothing would be judged; name a probe, or all");
+  }
+  for (const std::string& probe : scenario.probes) {
+    if (probe != "all") find_probe(probe);
   }
   expect_one_of("device", scenario.device, {"cpu", "cuda"});
   expect_one_of("collective", scenario.collective, {"in_process", "fake", "mpi", "nccl"});

@@ -51,7 +51,8 @@ struct Scenario {
 };
 
 // Throws InvalidArgument naming field, value and remedy: all of ParallelConfig's rules, and group
-// in range, timeout above 0, known device and collective, lengths that fit.
+// in range, timeout above 0, known device, collective and probes, lengths that fit, nothing given
+// that means nothing here.
 void validate(const Scenario& scenario);
 
 // The command that runs it: what a failing random scenario is reported as.

@@ -45,16 +45,11 @@ void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given) {
   if (lists && gives("lengths")) {
     throw InvalidArgument("lengths beside seq_lens or context_lens: use one of them");
   }
-  const auto forget = [&](const char* key) { draft.given.erase(key); };
-  if (lists) {
-    forget("lengths");
-    forget("batch");
-  }
-  if (gives("lengths")) {
-    forget("seq_lens");
-    forget("context_lens");
-    draft.scenario.seq_lens.clear();
-    draft.scenario.context_lens.clear();
+  if (lists) draft.given.erase("batch");
+  if (lists || gives("lengths")) {
+    for (const char* key : {"lengths", "seq_lens", "context_lens"}) draft.given.erase(key);
+    if (!gives("seq_lens")) draft.scenario.seq_lens.clear();
+    if (!gives("context_lens")) draft.scenario.context_lens.clear();
   }
   if (gives("model") && !gives("heads")) {
     draft.scenario.parallel.heads = draft.scenario.model_config().heads;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -62,12 +64,6 @@ class Reader {
     if (json.get<std::string>().empty()) throw InvalidArgument("must not be empty");
     return json.get<std::string>();
   }
-  // nlohmann converts true to 1 without a word.
-  static const Json& number(const Json& json) {
-    if (!json.is_number()) refuse(json, "number");
-    return json;
-  }
-
   static void parse(const Json& json, std::string& value) { value = text(json); }
   static void parse(const Json& json, DType& value) { value = dtype_from_name(text(json)); }
   static void parse(const Json& json, QueryForm& value) {
@@ -79,8 +75,18 @@ class Reader {
     if (!json.is_boolean()) refuse(json, "true or false");
     value = json.get<bool>();
   }
-  static void parse(const Json& json, float& value) { value = number(json).get<float>(); }
-  static void parse(const Json& json, double& value) { value = number(json).get<double>(); }
+  // nlohmann converts true to 1 without a word, and what no float holds to anything.
+  static void parse(const Json& json, float& value) {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    if (!json.is_number() || std::abs(json.get<double>()) > kMost) {
+      refuse(json, "number of 32 bits");
+    }
+    value = json.get<float>();
+  }
+  static void parse(const Json& json, double& value) {
+    if (!json.is_number()) refuse(json, "number of 64 bits");
+    value = json.get<double>();
+  }
   static void parse(const Json& json, std::int64_t& value) {
     const auto read = integer_in(json, INT64_MIN, INT64_MAX);
     if (!read) refuse(json, "whole number of 64 bits");

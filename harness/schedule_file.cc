@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "harness/input_file.h"
 #include "harness/json_input.h"
+#include "harness/text_values.h"
 
 namespace mladcp {
 namespace {
@@ -38,7 +39,7 @@ class Reader {
   std::int32_t int32(const std::string& name, const Json& value) const {
     const auto integer = integer_in(value, INT32_MIN, INT32_MAX);
     if (!integer) {
-      fail(name, fmt::format("is {}, must be an integer of 32 bits", shortened(value)));
+      fail(name, fmt::format("is {}, must be an integer of 32 bits", in_quotes(value.dump())));
     }
     return static_cast<std::int32_t>(*integer);
   }
@@ -53,7 +54,8 @@ class Reader {
   }
 
   void expect_array(const std::string& name, const Json& value) const {
-    if (!value.is_array()) fail(name, fmt::format("is {}, must be an array", shortened(value)));
+    if (!value.is_array())
+      fail(name, fmt::format("is {}, must be an array", in_quotes(value.dump())));
   }
 
   [[noreturn]] void fail(const std::string& name, const std::string& what) const {
@@ -61,11 +63,6 @@ class Reader {
   }
 
  private:
-  static std::string shortened(const Json& value) {
-    const std::string text = value.dump();
-    return text.size() <= 40 ? text : text.substr(0, 37) + "...";
-  }
-
   std::string where_;
   const Json& object_;
 };

@@ -33,7 +33,7 @@ void read_integer(std::string_view flag, std::string_view text, T& value) {
 template <typename T>
 void read_real(std::string_view flag, std::string_view text, T& value) {
   if (is_number(text, value)) return;
-  refuse(flag, text, fmt::format("must be a number, at most {}", std::numeric_limits<T>::max()));
+  refuse(flag, text, fmt::format("must be a number that {} bits hold", 8 * sizeof(T)));
 }
 
 template <typename T>

@@ -240,18 +240,18 @@ TEST_F(MetadataTest, MalformedFilesNameLineAndField) {
     return message(object.dump());
   };
   EXPECT_THAT(spoiled("variant", "pages"), HasSubstr("variant is \"pages\""));
-  EXPECT_THAT(spoiled("seq_lens", 5), HasSubstr("seq_lens is 5, must be an array"));
+  EXPECT_THAT(spoiled("seq_lens", 5), HasSubstr("seq_lens is '5', must be an array"));
   EXPECT_THAT(spoiled("seq_lens", Json({4, -1})), HasSubstr("seq_lens[1] is -1"));
-  EXPECT_THAT(spoiled("seq_lens", Json({4, 2.5})), HasSubstr("seq_lens[1] is 2.5"));
+  EXPECT_THAT(spoiled("seq_lens", Json({4, 2.5})), HasSubstr("seq_lens[1] is '2.5'"));
   EXPECT_THAT(spoiled("num_splits", Json({0, 18446744073709551615ULL})),
-              HasSubstr("num_splits[1] is 18446744073709551615"));
+              HasSubstr("num_splits[1] is '18446744073709551615'"));
   EXPECT_THAT(spoiled("tile_scheduler_metadata", Json::array({Json::array({0, 0, 0, 1})})),
               HasSubstr("tile_scheduler_metadata[0] has 4 numbers"));
   EXPECT_THAT(spoiled("block_n", 0), HasSubstr("block_n is 0"));
   for (const char* field : {"block_n", "fixed_overhead", "heads_times_q", "num_sms"}) {
     EXPECT_THAT(spoiled(field, 18446744073709551615ULL), HasSubstr(field));
     EXPECT_THAT(spoiled(field, std::int64_t{1} << 32), HasSubstr("must be an integer of 32 bits"));
-    EXPECT_THAT(spoiled(field, 64.0), HasSubstr("is 64.0, must be an integer"));
+    EXPECT_THAT(spoiled(field, 64.0), HasSubstr("is '64.0', must be an integer"));
   }
   const std::string twice =
       R"({"block_n": 64, )" + good.substr(1, good.size() - 2) + R"(, "block_n": 32})";

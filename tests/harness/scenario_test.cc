@@ -49,6 +49,8 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
       {R"({"dcp": 9223372036854775808})", "key 'dcp': '9223372036854775808'"},
       {R"({"dcp": 99999999999999999999})", "key 'dcp'"},
       {R"({"seq_lens": [1, 18446744073709551615]})", "key 'seq_lens': '18446744073709551615'"},
+      {R"({"q_scale": 1e300})", "key 'q_scale': '1e+300' is no number of 32 bits"},
+      {R"({"timeout": "1"})", "key 'timeout': '\"1\"' is no number of 64 bits"},
       {R"({"seed": -1})", "key 'seed'"},
       {R"({"seed": 1.0})", "key 'seed'"},
       {R"({"seed": 18446744073709551616})", "key 'seed'"},
@@ -128,6 +130,8 @@ TEST(Scenario, ALaterSourceEndsTheLengthsOfAnEarlierOne) {
   EXPECT_THAT(complete(draft).seq_lens, ElementsAre(4808, 3180));
   read_json(draft, R"({"seq_lens": [6, 7]})", "last.json");
   EXPECT_THAT(complete(draft).seq_lens, ElementsAre(6, 7));
+  read_json(draft, R"({"phase": "prefill", "context_lens": [8]})", "prefill.json");
+  EXPECT_THAT(complete(draft).context_lens, ElementsAre(8));
   EXPECT_EQ(draft.scenario.parallel.heads, 16);
   read_json(draft, R"({"model": "kimi-k2"})", "model.json");
   EXPECT_EQ(draft.scenario.parallel.heads, 64);
@@ -147,6 +151,10 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
       {"timeout", [](Scenario& s) { s.timeout_s = 0.0; }},
       {"device = 'tpu'", [](Scenario& s) { s.device = "tpu"; }},
       {"collective = 'gloo'", [](Scenario& s) { s.collective = "gloo"; }},
+      {"probe = 'sonar'",
+       [](Scenario& s) {
+         s.probes = {"all", "sonar"};
+       }},
       {"seq_lens[1] = -1",
        [](Scenario& s) {
          s.seq_lens = {1, -1};
