@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -35,6 +36,15 @@ std::string verb_of(const CLI::App& program) {
   return chosen.empty() ? "" : chosen.front()->get_name() + " ";
 }
 
+// CLI11's own message turns the order of the words round.
+std::string unexpected(const CLI::App& program) {
+  const std::vector<std::string> words = program.remaining(/*recurse=*/true);
+  const std::string verb = verb_of(program);
+  const bool value = !verb.empty() && words.front().rfind('-', 0) != 0;
+  return fmt::format("'{}' was not expected{}; see mladcp {}--help", fmt::join(words, " "),
+                     value ? "; a list has commas between its values and no blanks" : "", verb);
+}
+
 int run_program(int argc, char** argv) {
   CLI::App program("MLA under decode context parallelism with an FP8 KV cache: simulate and check");
   program.require_subcommand(0, 1);  // none: a message of our own, which unknown words precede
@@ -52,6 +62,8 @@ int run_program(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::Success& wish) {  // --help
     return program.exit(wish);
+  } catch (const CLI::ExtrasError&) {
+    throw mladcp::InvalidArgument(unexpected(program));
   } catch (const CLI::ParseError& error) {
     throw mladcp::InvalidArgument(std::string(error.what()) + "; see mladcp " + verb_of(program) +
                                   "--help");

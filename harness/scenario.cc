@@ -179,36 +179,4 @@ void validate(const Scenario& scenario) {
   if (scenario.phase != Phase::kDecode) validate_prefill(scenario);
 }
 
-std::string command_line(const Scenario& scenario) {
-  const ParallelConfig& p = scenario.parallel;
-  std::string line = fmt::format(
-      "mladcp run --model {} --heads {} --tp {} --dcp {} --interleave {} --page-size {} --kv-dtype "
-      "{} "
-      "--query {} --q-scale {} --k-scale {} --combine {} --reduce-dtype {} --phase {} --q-len {} "
-      "--device {} --collective {} --seed {}",
-      scenario.model, p.heads, p.tp, p.dcp, p.interleave, p.page_size, name(p.kv_dtype),
-      name(p.query), p.q_scale, p.k_scale, name(p.combine), name(p.reduce_dtype),
-      name(scenario.phase), scenario.q_len, scenario.device, scenario.collective, scenario.seed);
-  if (p.project_before_merge) line += " --project-before-merge";
-  if (p.replicate_query) line += " --replicate-query";
-  if (scenario.validate) line += " --validate";
-  if (scenario.group >= 0) line += fmt::format(" --group {}", scenario.group);
-  const bool prefill = scenario.phase == Phase::kPrefill;
-  const std::vector<std::int64_t>& lengths = prefill ? scenario.context_lens : scenario.seq_lens;
-  if (lengths.empty()) {
-    line += " --batch 0";
-  } else {
-    line += fmt::format(" --{} {}", prefill ? "context-lens" : "seq-lens", fmt::join(lengths, ","));
-  }
-  if (!scenario.new_tokens.empty()) {
-    line += fmt::format(" --new-tokens {}", fmt::join(scenario.new_tokens, ","));
-  }
-  if (scenario.workspace_rows != 0) line += fmt::format(" --workspace {}", scenario.workspace_rows);
-  if (scenario.timeout_s != Scenario{}.timeout_s) {
-    line += fmt::format(" --timeout {}", scenario.timeout_s);
-  }
-  if (scenario.audit != "auto") line += " --audit " + scenario.audit;
-  return line + fmt::format(" --probe {}", fmt::join(scenario.probes, ","));
-}
-
 }  // namespace mladcp

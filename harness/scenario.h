@@ -55,9 +55,6 @@ struct Scenario {
 // that means nothing here.
 void validate(const Scenario& scenario);
 
-// The command that runs it: what a failing random scenario is reported as.
-std::string command_line(const Scenario& scenario);
-
 // Every setting as JSON; harness/scenario_draft.h reads it back.
 std::string to_json(const Scenario& scenario);
 

@@ -1,8 +1,9 @@
 #include "harness/scenario_options.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "harness/input_file.h"
 #include "harness/options.h"
@@ -42,7 +43,42 @@ struct FlagReader {
   }
 };
 
+template <typename T>
+std::string text_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return std::string(name(value));
+  } else {
+    return fmt::format("{}", value);
+  }
+}
+template <typename T>
+std::string text_of(const std::vector<T>& values) {
+  return fmt::format("{}", fmt::join(values, ","));
+}
+
+struct FlagWriter {
+  std::string line = "mladcp run";
+
+  template <typename T>
+  void operator()(const char* key, const T& value, const char*) {
+    const std::string text = text_of(value);
+    if (std::is_same_v<T, bool>) {
+      if (text == "true") line += " " + flag_of(key);
+    } else if (!text.empty()) {  // no list is not an empty one
+      line += " " + flag_of(key) + " " + text;
+    }
+  }
+};
+
 }  // namespace
+
+std::string command_line(const Scenario& scenario) {
+  FlagWriter writer;
+  Scenario copy = scenario;
+  visit_keys(copy, writer);
+  if (copy.seq_lens.empty() && copy.context_lens.empty()) writer.line += " --batch 0";
+  return writer.line;
+}
 
 ScenarioOptions::ScenarioOptions(CLI::App& command) {
   add_value(command, "--scenario", file_,

@@ -14,6 +14,9 @@ class Option;
 
 namespace mladcp {
 
+// The command that runs it: what a failing random scenario is reported as.
+std::string command_line(const Scenario& scenario);
+
 class ScenarioOptions {
  public:
   explicit ScenarioOptions(CLI::App& command);  // adds the flags; the command outlives this

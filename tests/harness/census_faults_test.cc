@@ -19,6 +19,7 @@
 #include "harness/fault_variations.h"
 #include "harness/naive_attention.h"
 #include "harness/run_scenario.h"
+#include "harness/scenario_options.h"
 
 namespace mladcp {
 namespace {
