@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <sstream>
 
 #include "core/error.h"
 
@@ -31,7 +32,9 @@ void expect_divides(const char* field, std::int64_t value, const char* by_field,
 
 void expect_scale(const char* field, float value) {
   if (std::isfinite(value) && value > 0.0F) return;
-  refuse(field, std::to_string(value), "must be a finite number above 0");
+  std::ostringstream got;
+  got << value;  // to_string() prints -1e-9 as -0.000000
+  refuse(field, got.str(), "must be a finite number above 0");
 }
 
 template <typename Enum, std::size_t count>

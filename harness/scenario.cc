@@ -12,8 +12,8 @@ namespace mladcp {
 namespace {
 
 constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // positions; a local row index is int32
-constexpr std::int64_t kMostNewTokens = std::int64_t{1} << 20;
-constexpr double kLongestTimeout = 1e6;  // seconds
+constexpr std::int64_t kMostNewTokens = std::int64_t{1} << 20;  // of a request in a step
+constexpr double kLongestTimeout = 1e6;                         // seconds
 
 void expect_one_of(const char* field, const std::string& value,
                    const std::vector<std::string>& known) {
@@ -26,12 +26,11 @@ void expect_one_of(const char* field, const std::string& value,
 }
 
 void expect_lengths(const char* field, const std::vector<std::int64_t>& lengths,
-                    std::int64_t least) {
+                    std::int64_t most) {
   for (std::size_t i = 0; i < lengths.size(); ++i) {
-    if (lengths[i] >= least && lengths[i] <= kLongest) continue;
-    throw InvalidArgument(std::string(field) + "[" + std::to_string(i) +
-                          "] = " + std::to_string(lengths[i]) + ": must be between " +
-                          std::to_string(least) + " and " + std::to_string(kLongest));
+    if (lengths[i] >= 0 && lengths[i] <= most) continue;
+    throw InvalidArgument(
+        fmt::format("{}[{}] = {}: must be between 0 and {}", field, i, lengths[i], most));
   }
 }
 
@@ -171,9 +170,9 @@ void validate(const Scenario& scenario) {
   }
   expect_one_of("device", scenario.device, {"cpu", "cuda"});
   expect_one_of("collective", scenario.collective, {"in_process", "fake", "mpi", "nccl"});
-  expect_lengths("seq_lens", scenario.seq_lens, 0);
-  expect_lengths("context_lens", scenario.context_lens, 0);
-  expect_lengths("new_tokens", scenario.new_tokens, 0);
+  expect_lengths("seq_lens", scenario.seq_lens, kLongest);
+  expect_lengths("context_lens", scenario.context_lens, kLongest);
+  expect_lengths("new_tokens", scenario.new_tokens, kMostNewTokens);
   validate_audit(scenario.audit);
   expect_meaning(scenario);
   if (scenario.phase != Phase::kDecode) validate_prefill(scenario);

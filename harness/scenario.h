@@ -41,8 +41,8 @@ struct Scenario {
   std::string collective = "in_process";
   std::uint64_t seed = 0;
   double timeout_s = 60.0;
-  bool validate =
-      false;  // exchange fingerprints before every call of a collective that compares none
+  // Exchange fingerprints before every call of a collective that compares none.
+  bool validate = false;
   std::vector<std::string> probes = {"numeric"};
 
   ModelConfig model_config() const { return model_from_name(model); }

@@ -159,6 +159,12 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
        [](Scenario& s) {
          s.seq_lens = {1, -1};
        }},
+      {"new_tokens[0] = 1048577: must be between 0 and 1048576",
+       [](Scenario& s) {
+         s.phase = Phase::kPrefill;
+         s.context_lens = {1};
+         s.new_tokens = {1048577};
+       }},
       {"context_lens has 1",
        [](Scenario& s) {
          s.phase = Phase::kPrefill;
