@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <set>
 
 #include "core/chunk_plan.h"
 #include "core/error.h"
@@ -49,6 +49,22 @@ void validate_audit(const std::string& audit) {
   throw InvalidArgument("audit = '" + audit +
                         "': use auto, all, or how many heads of a rank, at "
                         "least 1");
+}
+
+// Twice judged is twice counted.
+void validate_probes(const std::vector<std::string>& probes) {
+  if (probes.empty()) {
+    throw InvalidArgument("probe = []: nothing would be judged; name a probe, or all");
+  }
+  std::set<std::string> named;
+  for (const std::string& probe : probes) {
+    if (probe != "all") find_probe(probe);
+    if (named.insert(probe).second) continue;
+    throw InvalidArgument("probe = '" + probe + "' is named twice: keep one");
+  }
+  if (named.count("all") != 0 && named.size() > 1) {
+    throw InvalidArgument("probe = 'all' beside others: it is all of them, leave the others out");
+  }
 }
 
 // A setting that says nothing in this scenario and yet is not at its default: somebody expects of
@@ -162,12 +178,7 @@ void validate(const Scenario& scenario) {
         fmt::format("timeout = {}: must be a number of seconds above 0, at most {}",
                     scenario.timeout_s, kLongestTimeout));
   }
-  if (scenario.probes.empty()) {
-    throw InvalidArgument("probe = []: nothing would be judged; name a probe, or all");
-  }
-  for (const std::string& probe : scenario.probes) {
-    if (probe != "all") find_probe(probe);
-  }
+  validate_probes(scenario.probes);
   expect_one_of("device", scenario.device, {"cpu", "cuda"});
   expect_one_of("collective", scenario.collective, {"in_process", "fake", "mpi", "nccl"});
   expect_lengths("seq_lens", scenario.seq_lens, kLongest);

@@ -121,6 +121,8 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --seq-lens 1, 2", "'2' was not expected; a list has commas between its values"},
       {"run --probe sonar", "sonar"},
       {"plan --probe sonar", "sonar"},
+      {"plan --probe numeric,census,numeric", "probe = 'numeric' is named twice"},
+      {"plan --probe all,numeric", "probe = 'all' beside others"},
       {"run --phase prefill --workspace 8 --interleave 64 --dcp 8", "give at least 512"},
       {"run --phase prefill --dcp 4 --workspace 130", "multiple of world_size = 4"},
       {"run --phase prefill --context-lens 1,2 --new-tokens 3,4,5", "new_tokens has 3"},
