@@ -50,7 +50,8 @@ inline void add_values(CLI::App& command, const std::string& name,
     for (const std::string& text : texts) read_value(name, text, destination.emplace_back());
     return true;
   };
-  command.add_option(name, read, help)->expected(-1)->required()->type_name("FILE");
+  constexpr int kAny = CLI::detail::expected_max_vector_size;
+  command.add_option(name, read, help)->expected(kAny)->required()->type_name("FILE");
 }
 
 }  // namespace mladcp

@@ -83,6 +83,19 @@ TEST(Program, NoCollectivesIsNotOneRank) {
   EXPECT_THAT(outcome.output, HasSubstr("\nno collectives\n"));
 }
 
+TEST(Program, CheckTakesOneFileARank) {
+  const std::string dumps =
+      "check tests/golden/flashmla_fp8_a.safetensors tests/golden/flashmla_fp8_c.safetensors ";
+  const Outcome outcome = run_program(dumps + "--numerics flashmla_fp8 --json -");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  const auto json = nlohmann::json::parse(outcome.output);
+  EXPECT_EQ(json.at("scenario").at("files").size(), 2U);
+  std::set<int> ranks;
+  for (const auto& check : json.at("checks")) ranks.insert(check.at("rank").get<int>());
+  EXPECT_EQ(ranks, (std::set<int>{0, 1}));
+  EXPECT_EQ(run_program("check --numerics flashmla_fp8 " + dumps.substr(6)).status, 0);
+}
+
 // The tests read a pipe, not a terminal: no progress bar among what is printed.
 TEST(Program, ProgressBarIsSilentOffATerminal) {
   const Outcome outcome = run_program(kSmall);
