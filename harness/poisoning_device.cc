@@ -27,24 +27,32 @@ std::size_t total_bytes(std::size_t bytes) { return bytes + 2 * PoisoningDevice:
 
 }  // namespace
 
-PoisoningDevice::PoisoningDevice(Device& next)
-    : ForwardingDevice(next),
-      description_("poisoning " + std::string(next.description())),
-      stream_(next.create_stream()) {}
+void* BlankDevice::allocate(std::size_t bytes) {
+  void* block = next().allocate(bytes);
+  if (bytes == 0) return block;
+  try {
+    next().fill_bytes(block, kPoison, bytes, stream_);
+    next().synchronize(stream_);  // other streams use the block next
+  } catch (...) {
+    next().deallocate(block);
+    throw;
+  }
+  return block;
+}
 
-PoisoningDevice::~PoisoningDevice() { next().destroy_stream(stream_); }
+PoisoningDevice::PoisoningDevice(Device& next)
+    : BlankDevice(next), description_("poisoning " + std::string(next.description())) {}
 
 void* PoisoningDevice::allocate(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   static const Guard kGuard = untouched_guard();
   const std::lock_guard lock(mutex_);
-  auto* start = static_cast<unsigned char*>(next().allocate(total_bytes(bytes)));
+  auto* start = static_cast<unsigned char*>(BlankDevice::allocate(total_bytes(bytes)));
   unsigned char* block = start + kGuardBytes;
   try {
-    next().copy_from_host(start, kGuard.data(), kGuardBytes, stream_);
-    next().fill_bytes(block, kPoison, bytes, stream_);
-    next().copy_from_host(block + bytes, kGuard.data(), kGuardBytes, stream_);
-    next().synchronize(stream_);  // other streams use the block next
+    next().copy_from_host(start, kGuard.data(), kGuardBytes, stream());
+    next().copy_from_host(block + bytes, kGuard.data(), kGuardBytes, stream());
+    next().synchronize(stream());
     blocks_[block] = bytes;
   } catch (...) {
     next().deallocate(start);
@@ -81,8 +89,8 @@ void PoisoningDevice::inspect(const unsigned char* block, std::size_t bytes,
   const Guard wanted = untouched_guard();
   Guard before{};
   Guard after{};
-  next().copy_to_host(before.data(), block - kGuardBytes, kGuardBytes, stream_);
-  next().copy_to_host(after.data(), block + bytes, kGuardBytes, stream_);
+  next().copy_to_host(before.data(), block - kGuardBytes, kGuardBytes, stream());
+  next().copy_to_host(after.data(), block + bytes, kGuardBytes, stream());
   for (std::size_t i = 0; i < kGuardBytes; ++i) {
     if (after[i] == wanted[i]) continue;
     broken.push_back({bytes, static_cast<std::ptrdiff_t>(bytes + i), after[i]});

@@ -9,7 +9,8 @@ RankStep::RankStep(Backend& backend, const Variation* variation, const ParallelC
                    Collective& collective)
     : variation_(variation),
       collective_(collective),
-      device_(backend.device(collective.rank())),
+      device_(variation == nullptr ? backend.device(collective.rank())
+                                   : blank_.emplace(backend.device(collective.rank()))),
       stream_(backend.stream(collective.rank())),
       config_(config),
       plain_ops_(backend.ops(collective.rank())) {

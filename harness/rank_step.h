@@ -4,17 +4,21 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "collectives/call_log.h"
 #include "harness/backend.h"
+#include "harness/poisoning_device.h"
 #include "harness/scenario.h"
 #include "harness/variation.h"
 
 namespace mladcp {
 
 // One rank's surroundings, the variation's config and decorators in place. Plan and inputs differ
-// between phases: the variation changes them where they are made.
+// between phases: the variation changes them where they are made. Under a variation memory starts
+// out as NaN: what a fault leaves unwritten must neither be right by chance nor differ between
+// runs.
 class RankStep {
  public:
   // `variation` may be null. All arguments outlive the object.
@@ -22,6 +26,7 @@ class RankStep {
            Collective& collective);
 
   int rank() const { return collective_.rank(); }
+  // Of the rank's tensors, which do not outlive this.
   Device& device() const { return device_; }
   Stream stream() const { return stream_; }
   const Variation* variation() const { return variation_; }
@@ -33,6 +38,7 @@ class RankStep {
  private:
   const Variation* variation_;
   Collective& collective_;
+  std::optional<BlankDevice> blank_;
   Device& device_;
   Stream stream_;
   ParallelConfig config_;

@@ -1,4 +1,5 @@
 // The catalogue: every fault caught and named, and the clean runs clean.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -30,6 +31,17 @@ TEST(Faults, CleanScenariosOfTheCatalogueHold) {
       EXPECT_NE(check.status, CheckStatus::kFail) << fault.name << ": " << check.message;
     }
   }
+}
+
+// What lies in memory that nobody has written differs between runs, and may by chance be right.
+TEST(Faults, WhatAFaultLeavesUnwrittenIsNan) {
+  int tried = 0;
+  for (const Fault& fault : fault_catalogue()) {
+    if (fault.name != "gather-row-tail-lost" && fault.name != "gather-page-edge-lost") continue;
+    ++tried;
+    EXPECT_THAT(try_fault(fault).message, testing::HasSubstr("nan (0xFFFF)")) << fault.name;
+  }
+  EXPECT_EQ(tried, 2);
 }
 
 TEST(Faults, NamesAreUniqueAndThereAreAtLeastSixty) {
