@@ -35,6 +35,7 @@ std::vector<Fault> scale_faults() {
   };
   Scenario bf16 = prefill_fault_scenario();
   bf16.parallel.kv_dtype = DType::kBF16;
+  const float stray_scale = std::exchange(bf16.parallel.k_scale, 1.0F);
   return {
       gather_fault("gather-codes-as-values", "a same-dtype copy of FP8 codes", Fault::kEveryRank,
                    with_value([](float code, float) { return code; })),
@@ -43,8 +44,8 @@ std::vector<Fault> scale_faults() {
       gather_fault("gather-inverse-scale", "divided by k_scale", 2,
                    with_value([](float code, float scale) { return code / scale; })),
       gather_fault("gather-scales-a-bf16-cache", "k_scale applied to a BF16 cache",
-                   Fault::kEveryRank, with_value([](float x, float scale) { return x * scale; }),
-                   bf16),
+                   Fault::kEveryRank,
+                   with_value([stray_scale](float x, float) { return x * stray_scale; }), bf16),
   };
 }
 

@@ -128,14 +128,19 @@ void print_configuration(const std::string& verb, const Scenario& scenario, std:
              "mladcp {}: {}, {} heads; TP {}, DCP {}: {} group(s), {} heads a rank, {} gathered\n",
              verb, scenario.model, config.heads, config.tp, config.dcp, config.groups(),
              config.local_heads(), config.gathered_heads());
-  fmt::print(stream, "  cache    {}, page {}, interleave {}, k_scale {}; query {}{}\n",
-             config.kv_dtype == DType::kE4M3 ? "fp8 (e4m3)" : "bf16", config.page_size,
-             config.interleave, config.k_scale, config.quantized_query() ? "quantized" : "pair",
-             config.quantized_query() ? fmt::format(", q_scale {}", config.q_scale) : "");
-  fmt::print(stream, "  combine  {}{}{}{}\n", name(config.combine),
-             config.reduce_dtype == DType::kF32 ? ", fp32 reduction" : "",
-             config.project_before_merge ? ", project before merge" : "",
-             config.replicate_query ? ", replicated query" : "");
+  const bool fp8 = config.kv_dtype == DType::kE4M3;
+  fmt::print(stream, "  cache    {}, page {}, interleave {}{}", fp8 ? "fp8 (e4m3)" : "bf16",
+             config.page_size, config.interleave,
+             fp8 ? fmt::format(", k_scale {}", config.k_scale) : "");
+  if (scenario.phase != Phase::kPrefill) {
+    fmt::print(
+        stream, "; query {}\n  combine  {}{}{}{}",
+        config.quantized_query() ? fmt::format("quantized, q_scale {}", config.q_scale) : "pair",
+        name(config.combine), config.reduce_dtype == DType::kF32 ? ", fp32 reduction" : "",
+        config.project_before_merge ? ", project before merge" : "",
+        config.replicate_query ? ", replicated query" : "");
+  }
+  fmt::print(stream, "\n");
   if (scenario.phase != Phase::kPrefill) {
     fmt::print(stream, "  lengths  {}; {} new token(s) each\n", lengths_text(scenario.seq_lens),
                scenario.q_len);

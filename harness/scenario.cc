@@ -69,8 +69,7 @@ void validate_probes(const std::vector<std::string>& probes) {
 
 // A setting that says nothing in this scenario and yet is not at its default: somebody expects of
 // it what will not happen. What a group of one has no use for, interleave or combine, is none of
-// these: a sweep over dcp may begin at 1. Nor is the scale of a format that has none: a run shows
-// that nobody applies it.
+// these: a sweep over dcp may begin at 1.
 void expect_meaning(const Scenario& s) {
   struct Setting {
     const char* field;
@@ -84,6 +83,9 @@ void expect_meaning(const Scenario& s) {
   const bool peers = s.collective != "fake";
   const std::string_view phase = name(s.phase);
   const Scenario plain;
+  const ParallelConfig& config = s.parallel;
+  const char* const to_decode = "phases decode and both; leave it out";
+  const char* const to_prefill = "phases prefill and both; leave it out";
   const Setting settings[] = {
       {"seq_lens", !s.seq_lens.empty(), decodes,
        "phases decode and both; prefill takes context_lens and new_tokens", phase},
@@ -93,12 +95,22 @@ void expect_meaning(const Scenario& s) {
        "phase prefill; decode takes seq_lens, both the seq_lens its conversations reach", phase},
       {"new_tokens", !s.new_tokens.empty(), prefills, "phases prefill and both; decode takes q_len",
        phase},
-      {"workspace", s.workspace_rows != plain.workspace_rows, prefills,
-       "phases prefill and both; leave it out", phase},
-      {"audit", s.audit != plain.audit, prefills, "phases prefill and both; leave it out", phase},
-      {"reduce_dtype", s.parallel.reduce_dtype != plain.parallel.reduce_dtype,
-       s.parallel.combine == Combine::kAllGatherReduceScatter, "combine ag_rs; leave it out",
-       name(s.parallel.combine)},
+      {"workspace", s.workspace_rows != plain.workspace_rows, prefills, to_prefill, phase},
+      {"audit", s.audit != plain.audit, prefills, to_prefill, phase},
+      {"query", config.query != plain.parallel.query, decodes, to_decode, phase},
+      {"q_scale", config.q_scale != plain.parallel.q_scale, decodes, to_decode, phase},
+      {"reduce_dtype", config.reduce_dtype != plain.parallel.reduce_dtype, decodes, to_decode,
+       phase},
+      {"combine", config.combine != plain.parallel.combine, decodes, to_decode, phase},
+      {"project_before_merge", config.project_before_merge, decodes, to_decode, phase},
+      {"replicate_query", config.replicate_query, decodes, to_decode, phase},
+      {"q_scale", config.q_scale != plain.parallel.q_scale, config.quantized_query(),
+       "query quantized; leave it out", name(QueryForm::kPair)},
+      {"k_scale", config.k_scale != plain.parallel.k_scale, config.kv_dtype == DType::kE4M3,
+       "kv_dtype fp8; leave it out", name(config.kv_dtype)},
+      {"reduce_dtype", config.reduce_dtype != plain.parallel.reduce_dtype,
+       config.combine == Combine::kAllGatherReduceScatter, "combine ag_rs; leave it out",
+       name(config.combine)},
       {"validate", s.validate, peers, "collectives with peers to compare with; leave it out",
        s.collective},
       {"timeout", s.timeout_s != plain.timeout_s, peers,

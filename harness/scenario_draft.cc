@@ -1,6 +1,7 @@
 #include "harness/scenario_draft.h"
 
 #include <optional>
+#include <utility>
 
 #include "core/chunk_plan.h"
 #include "core/error.h"
@@ -37,6 +38,32 @@ void complete_prefill(Scenario& scenario, std::size_t requests) {
   scenario.workspace_rows = (kDefaultWorkspace + cut - 1) / cut * cut;
 }
 
+// Where a source turns to another phase, earlier ones may be the report of the phase before: what
+// the requests of that phase alone have ends, also empty lists, which every report has.
+void turn_phase(ScenarioDraft& draft, const ScenarioDraft::Keys& given) {
+  Scenario& scenario = draft.scenario;
+  if (std::exchange(draft.phase, scenario.phase) == scenario.phase) return;
+  const Scenario plain;
+  const auto end = [&](const char* key, auto Scenario::*field) {
+    if (given.count(key) != 0) return;
+    scenario.*field = plain.*field;
+    draft.given.erase(key);
+  };
+  const bool prefill = scenario.phase == Phase::kPrefill;
+  if (!(prefill ? scenario.seq_lens : scenario.context_lens).empty()) {
+    if (scenario.seq_lens.empty()) end("seq_lens", &Scenario::seq_lens);
+    if (scenario.context_lens.empty()) end("context_lens", &Scenario::context_lens);
+    end(prefill ? "seq_lens" : "context_lens",
+        prefill ? &Scenario::seq_lens : &Scenario::context_lens);
+    if (scenario.new_tokens.size() > 1) end("new_tokens", &Scenario::new_tokens);  // one a length
+  }
+  if (prefill) end("q_len", &Scenario::q_len);
+  if (scenario.phase != Phase::kDecode) return;
+  end("new_tokens", &Scenario::new_tokens);
+  end("workspace", &Scenario::workspace_rows);
+  end("audit", &Scenario::audit);
+}
+
 }  // namespace
 
 void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given) {
@@ -51,6 +78,7 @@ void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given) {
     if (!gives("seq_lens")) draft.scenario.seq_lens.clear();
     if (!gives("context_lens")) draft.scenario.context_lens.clear();
   }
+  turn_phase(draft, given);
   if (gives("model") && !gives("heads")) {
     draft.scenario.parallel.heads = draft.scenario.model_config().heads;
   }

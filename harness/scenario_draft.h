@@ -16,9 +16,10 @@ struct ScenarioDraft {
   using Keys = std::set<std::string, std::less<>>;
 
   Scenario scenario;
-  std::string lengths;     // FILE[:COLUMN] of a trace: seq_lens, or context_lens of a prefill
-  std::int64_t batch = 8;  // rows of it
-  Keys given;              // by file or flag, and still in force
+  std::string lengths;           // FILE[:COLUMN] of a trace: seq_lens, or context_lens of a prefill
+  std::int64_t batch = 8;        // rows of it
+  Keys given;                    // by file or flag, and still in force
+  Phase phase = Phase::kDecode;  // that the sources so far, or the default, have chosen
 
   bool gives(std::string_view key) const { return given.find(key) != given.end(); }
 };
@@ -77,7 +78,8 @@ void visit_keys(ScenarioDraft& draft, Visitor& visit) {
 }
 
 // Takes note of what one source, file or flags, has written into the draft: `given` are its keys.
-// Lengths and traces of earlier sources end where this one brings its own, and a model brings its
+// Lengths and traces of earlier sources end where this one brings its own; where it turns to
+// another phase, what they say of requests that this phase does not have; and a model brings its
 // heads. InvalidArgument when it gives lengths twice.
 void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given);
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "core/chunk_plan.h"
 #include "core/error.h"
@@ -27,7 +28,7 @@ T pick(std::initializer_list<T> values) {
   return *rc::gen::elementOf(std::vector<T>(values));
 }
 
-ParallelConfig arbitrary_config() {
+ParallelConfig arbitrary_cache_config() {
   ParallelConfig config;
   config.dcp = pick<std::int64_t>({1, 2, 3, 4, 8});
   config.tp = config.dcp * pick<std::int64_t>({1, 1, 2});
@@ -35,11 +36,16 @@ ParallelConfig arbitrary_config() {
   config.interleave = pick<std::int64_t>({1, 2, 4, 16});
   config.page_size = pick<std::int64_t>({16, 64});
   config.kv_dtype = pick({DType::kE4M3, DType::kBF16});
+  if (config.kv_dtype == DType::kE4M3) config.k_scale = pick({1.0F, 3.0F, 0.1F, 0.25F});
+  return config;
+}
+
+// What only a decode step reads.
+void choose_decode_config(ParallelConfig& config) {
   config.query = config.kv_dtype == DType::kE4M3
                      ? pick({QueryForm::kAuto, QueryForm::kPair, QueryForm::kQuantized})
                      : QueryForm::kAuto;
-  config.q_scale = pick({1.0F, 2.0F, 0.1F, 0.03125F});
-  config.k_scale = pick({1.0F, 3.0F, 0.1F, 0.25F});
+  if (config.quantized_query()) config.q_scale = pick({1.0F, 2.0F, 0.1F, 0.03125F});
   config.combine =
       pick({Combine::kAllGatherReduceScatter, Combine::kAllToAll, Combine::kAllToAllPacked});
   if (config.combine == Combine::kAllGatherReduceScatter) {
@@ -47,7 +53,6 @@ ParallelConfig arbitrary_config() {
   }
   config.project_before_merge = *rc::gen::arbitrary<bool>();
   config.replicate_query = *rc::gen::arbitrary<bool>();
-  return config;
 }
 
 // Lengths at and round the edges of pages, periods and padding; some of no meaning.
@@ -62,13 +67,14 @@ std::vector<std::int64_t> arbitrary_lengths(const ParallelConfig& config, std::s
 Scenario arbitrary_scenario() {
   Scenario scenario;
   scenario.model = "tiny";
-  scenario.parallel = arbitrary_config();
+  scenario.parallel = arbitrary_cache_config();
   const ParallelConfig& config = scenario.parallel;
   // A conversation takes ten steps.
   scenario.phase = pick({Phase::kDecode, Phase::kDecode, Phase::kDecode, Phase::kDecode,
                          Phase::kDecode, Phase::kPrefill, Phase::kPrefill, Phase::kBoth});
   if (scenario.phase != Phase::kPrefill) {
     scenario.q_len = *rc::gen::inRange<std::int64_t>(1, 5);
+    choose_decode_config(scenario.parallel);
   }
   scenario.group = pick<std::int64_t>({-1, -1, 0});
   scenario.collective = pick<std::string>({"in_process", "in_process", "in_process", "fake"});
@@ -177,6 +183,16 @@ Spoiled arbitrary_invalid_scenario() {
        [&](Scenario& s) {
          if (s.phase == Phase::kPrefill) s.q_len = 2;
          if (s.phase != Phase::kPrefill) s.phase = Phase::kDecode, s.audit = "2";
+       }},
+      {"means nothing in prefill",
+       [&](Scenario& s) {
+         s.phase = Phase::kPrefill, s.context_lens = std::exchange(s.seq_lens, {}), s.q_len = 1;
+         s.parallel = arbitrary_cache_config(), s.parallel.replicate_query = true;
+       }},
+      {"k_scale means nothing in bf16",
+       [&](Scenario& s) {
+         s.parallel.kv_dtype = DType::kBF16, s.parallel.k_scale = 3.0F;
+         s.parallel.query = QueryForm::kAuto, s.parallel.q_scale = 1.0F;
        }},
       {"probe", [&](Scenario& s) { s.probes = {"sonar"}; }},
       {"model", [&](Scenario& s) { s.model = "none"; }},
