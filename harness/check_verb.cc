@@ -9,9 +9,9 @@
 
 #include "harness/dump_checks.h"
 #include "harness/exit_status.h"
-#include "harness/json_output.h"
 #include "harness/options.h"
 #include "harness/report.h"
+#include "harness/report_output.h"
 #include "harness/verbs.h"
 
 namespace mladcp {
@@ -28,14 +28,14 @@ struct CheckVerb {
   }
 
   int run() {
-    expect_writable(json);
+    expect_writable("--json", json);
     const auto begin = std::chrono::steady_clock::now();
     const auto threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     report.checks = judge_dumps(report.files, report.numerics, threads);
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    write_json(json, [&] { return to_json(report); });
-    if (json != "-") print(report, stdout);
+    give_report(
+        json, [&] { print(report, stdout); }, [&] { return to_json(report); });
     return all_hold(report.checks) ? kExitPass : kExitCheckFailed;
   }
 

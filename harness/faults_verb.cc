@@ -15,8 +15,8 @@
 #include "core/error.h"
 #include "harness/exit_status.h"
 #include "harness/fault.h"
-#include "harness/json_output.h"
 #include "harness/options.h"
+#include "harness/report_output.h"
 #include "harness/run_scenario.h"
 #include "harness/sensitivity.h"
 #include "harness/verbs.h"
@@ -143,7 +143,7 @@ struct FaultsVerb {
   }
 
   int run() const {
-    expect_writable(json);
+    expect_writable("--json", json);
     const auto begin = std::chrono::steady_clock::now();
     std::vector<Fault> faults = fault_catalogue();
     if (!only.empty()) {
@@ -174,8 +174,8 @@ struct FaultsVerb {
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     kill.seconds = seconds.count();
-    write_json(json, [&] { return to_json(kill); });
-    if (json != "-") print(kill);
+    give_report(
+        json, [&] { print(kill); }, [&] { return to_json(kill); });
     return kill.holds() ? kExitPass : kExitCheckFailed;
   }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -13,10 +12,10 @@
 #include "core/error.h"
 #include "core/kv_sharding.h"
 #include "harness/exit_status.h"
-#include "harness/json_output.h"
 #include "harness/lengths.h"
 #include "harness/metadata_report.h"
 #include "harness/options.h"
+#include "harness/report_output.h"
 #include "harness/verbs.h"
 
 namespace mladcp {
@@ -73,17 +72,18 @@ class MetadataVerb {
   }
 
   int run() const {
-    expect_writable(json_);
+    expect_writable("--json", json_);
+    expect_writable("--svg", svg_.value_or(""));
     return from_ ? judge() : study();
   }
 
  private:
   int study() const {
     const MetadataReport report = study_schedule(scenario());
-    if (svg_) write_svg(to_svg(report));
-    write_json(json_, [&] { return to_json(report); });
-    if (json_ != "-") print(report, stdout);
+    give_report(
+        json_, [&] { print(report, stdout); }, [&] { return to_json(report); });
     if (json_ == "-" && !report.pass()) print(report, stderr);
+    if (svg_) write_file("--svg", *svg_, to_svg(report));
     return report.pass() ? kExitPass : kExitCheckFailed;
   }
 
@@ -105,9 +105,9 @@ class MetadataVerb {
     }
     if (sms_) expect_in("--sms", *sms_, 1, kMostSms);
     const JudgedFile file = judge_file(*from_, heads_times_q, sms_);
-    write_json(json_, [&] { return to_json(file); });
     const bool pass = file.violations() == 0;
-    if (json_ != "-") print(file, stdout);
+    give_report(
+        json_, [&] { print(file, stdout); }, [&] { return to_json(file); });
     if (json_ == "-" && !pass) print(file, stderr);
     return pass ? kExitPass : kExitCheckFailed;
   }
@@ -182,13 +182,6 @@ class MetadataVerb {
     }
     expect_in("--batch", batch_.value_or(8), 1, kMostInt32);
     return read_lengths(parse_lengths_source(*lengths_), batch_.value_or(8), seed_);
-  }
-
-  void write_svg(const std::string& text) const {
-    std::ofstream file(*svg_, std::ios::binary);
-    file << text;
-    file.flush();
-    if (!file) throw InvalidArgument("--svg " + *svg_ + ": cannot be written");
   }
 
   static constexpr std::int64_t kMostSms = 1 << 16;

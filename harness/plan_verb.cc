@@ -5,7 +5,7 @@
 
 #include "harness/deployment_plan.h"
 #include "harness/exit_status.h"
-#include "harness/json_output.h"
+#include "harness/report_output.h"
 #include "harness/scenario_options.h"
 #include "harness/verbs.h"
 
@@ -16,10 +16,10 @@ struct PlanVerb {
   explicit PlanVerb(CLI::App& command) : scenario(command) { add_json_option(command, json); }
 
   int run() const {
-    expect_writable(json);
+    expect_writable("--json", json);
     const DeploymentPlan plan = plan_deployment(scenario.resolve());
-    write_json(json, [&] { return to_json(plan); });
-    if (json != "-") print(plan, stdout);
+    give_report(
+        json, [&] { print(plan, stdout); }, [&] { return to_json(plan); });
     return kExitPass;
   }
 

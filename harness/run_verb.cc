@@ -7,7 +7,7 @@
 #include <string>
 
 #include "harness/exit_status.h"
-#include "harness/json_output.h"
+#include "harness/report_output.h"
 #include "harness/run_scenario.h"
 #include "harness/scenario_options.h"
 #include "harness/verbs.h"
@@ -39,13 +39,13 @@ struct RunVerb {
 
   int run() const {
     const Scenario resolved = scenario.resolve();
-    expect_writable(json);
+    expect_writable("--json", json);
     ProgressBar bar;
     const Report report = run_scenario(resolved, nullptr, std::ref(bar));
     bar.clear();
     if (report.silent) return kExitPass;
-    write_json(json, [&] { return to_json(report); });
-    if (json != "-") print(report, stdout);
+    give_report(
+        json, [&] { print(report, stdout); }, [&] { return to_json(report); });
     return all_hold(report.checks) ? kExitPass : kExitCheckFailed;
   }
 

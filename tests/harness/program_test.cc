@@ -129,7 +129,9 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --lengths /no/such/file.csv", "/no/such/file.csv"},
       {"run --lengths tests/data/azure_llm_code.csv:Nope", "Nope"},
       {"run --scenario /no/such/scenario.json", "/no/such/scenario.json"},
-      {"run --json /no/such/folder/report.json", "/no/such/folder"},
+      {"run --json /no/such/folder/report.json", "report.json cannot be written: No such file or"},
+      {"run --json /tmp", "--json /tmp cannot be written: Is a directory; name another file"},
+      {"metadata --seq-lens 5 --svg /no/such/x", "--svg /no/such/x cannot be written: No such"},
       {"run --no-such-flag 5", "'--no-such-flag 5' was not expected; see mladcp run --help"},
       {"run --seq-lens 1, 2", "'2' was not expected; a list has commas between its values"},
       {"run --probe sonar", "sonar"},
@@ -339,6 +341,47 @@ TEST(Program, HelpExitsZero) {
 
 TEST(Program, AReportThatCannotBeWrittenIsNoSuccess) {
   EXPECT_EQ(run_program("plan --seq-lens 3 >/dev/full").status, 3);  // both streams are full
+}
+
+TEST(Program, AFullDiskCostsTheFileAndNotTheScreen) {
+  for (const std::string& arguments :
+       {std::string(kSmall) + "--json", std::string("metadata --seq-lens 5 --svg")}) {
+    const Outcome outcome = run_program(arguments + " /dev/full");
+    EXPECT_EQ(outcome.status, 3) << outcome.output;
+    EXPECT_THAT(outcome.output, AllOf(HasSubstr("\nPASS"), HasSubstr("/dev/full cannot be written: "
+                                                                     "No space left on device")));
+  }
+}
+
+TEST(Program, AReportFileIsThereOnceThereIsAReport) {
+  const std::string path = temporary_path("report.json");
+  const auto lies_there = [&] { return access(path.c_str(), F_OK) == 0; };
+  struct Refused {
+    const char* arguments;
+    const char* before;
+    int status;
+  };
+  for (const Refused& refused :
+       {Refused{"plan --phase both", "", 2}, Refused{"faults --only nothing", "", 2},
+        Refused{"run --collective nccl", "", 3},
+        Refused{"run --phase both", "timeout -s INT 0.3 ", 124}}) {
+    const Outcome outcome = run_program(refused.arguments + (" --json " + path), refused.before);
+    EXPECT_EQ(outcome.status, refused.status) << refused.arguments << outcome.output;
+    EXPECT_FALSE(lies_there()) << refused.arguments;
+  }
+  std::ofstream(path) << "an earlier report";
+  EXPECT_EQ(run_program("plan --phase both --json " + path).status, 2);
+  std::string kept;
+  std::getline(std::ifstream(path), kept);
+  EXPECT_EQ(kept, "an earlier report");
+  EXPECT_EQ(run_program("plan --seq-lens 3 --json " + path).status, 0);
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(path)).at("schema"), "mladcp.plan/1");
+  unlink(path.c_str());
+  // The reader of a pipe takes its first closing for the end.
+  const Outcome piped = run_program("plan --seq-lens 3 --json " + path + " >/dev/null",
+                                    "mkfifo " + path + "; cat " + path + " & timeout 20 ");
+  EXPECT_THAT(piped.output, HasSubstr("mladcp.plan/1"));
+  unlink(path.c_str());
 }
 
 TEST(Program, SizesThatNoProductHoldsAreRefused) {
