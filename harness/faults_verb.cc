@@ -104,8 +104,10 @@ void print(const Kill& kill) {
   for (const std::string& message : kill.clean_failures) {
     fmt::print("the clean run fails: {}\n", message);
   }
-  fmt::print("{:<34} {:<9} {:<17} {:>4}  {:<9} {:<6} {}\n", "fault", "caught by", "stage", "rank",
-             "localised", "loose", "imitates");
+  if (!kill.findings.empty()) {
+    fmt::print("{:<34} {:<9} {:<17} {:>4}  {:<9} {:<6} {}\n", "fault", "caught by", "stage", "rank",
+               "localised", "loose", "imitates");
+  }
   for (const FaultFinding& f : kill.findings) {
     fmt::print("{:<34} {:<9} {:<17} {:>4}  {:<9} {:<6} {}\n", f.name,
                f.caught_by.empty() ? "MISSED" : f.caught_by, f.stage, f.rank,
@@ -134,7 +136,7 @@ void print(const Kill& kill) {
 
 struct FaultsVerb {
   explicit FaultsVerb(CLI::App& command) {
-    add_value(command, "--only", only, "try this fault alone");
+    add_value(command, "--only", only, "try this fault alone, with --smallest this kind");
     add_value(command, "--device", device, "cpu or cuda (default cpu)");
     command.add_flag(
         "--smallest", smallest,
@@ -145,14 +147,10 @@ struct FaultsVerb {
   int run() const {
     expect_writable("--json", json);
     const auto begin = std::chrono::steady_clock::now();
-    std::vector<Fault> faults = fault_catalogue();
-    if (!only.empty()) {
-      faults.erase(std::remove_if(faults.begin(), faults.end(),
-                                  [&](const Fault& fault) { return fault.name != only; }),
-                   faults.end());
-      if (faults.empty()) {
-        throw InvalidArgument("only = '" + only + "': no such fault; 'mladcp faults' lists them");
-      }
+    std::vector<Fault> faults = chosen_faults();
+    const std::vector<FaultKind> kinds = chosen_kinds();
+    if (faults.empty() && kinds.empty()) {
+      throw InvalidArgument("only = '" + only + "': no such fault; 'mladcp faults' lists them");
     }
     for (Fault& fault : faults) {
       fault.scenario = scenario_on(fault.scenario, device);
@@ -164,9 +162,8 @@ struct FaultsVerb {
     for (const Fault& fault : faults) {
       kill.findings.push_back(try_fault(fault, backends.of(fault.scenario)));
     }
-    for (const FaultKind& kind : fault_kinds()) {
+    for (const FaultKind& kind : kinds) {
       for (const std::int64_t length : {128, 8192, 131072}) {
-        if (!smallest) continue;
         const Scenario scenario = scenario_on(sensitivity_scenario(kind, length), device);
         kill.sensitivities.push_back(
             smallest_caught(kind, length, scenario, backends.of(scenario)));
@@ -177,6 +174,29 @@ struct FaultsVerb {
     give_report(
         json, [&] { print(kill); }, [&] { return to_json(kill); });
     return kill.holds() ? kExitPass : kExitCheckFailed;
+  }
+
+  std::vector<Fault> chosen_faults() const {
+    std::vector<Fault> chosen;
+    for (Fault& fault : fault_catalogue()) {
+      if (only.empty() || fault.name == only) chosen.push_back(std::move(fault));
+    }
+    return chosen;
+  }
+
+  std::vector<FaultKind> chosen_kinds() const {
+    std::vector<FaultKind> chosen;
+    if (!smallest) return chosen;
+    std::string known;
+    for (const FaultKind& kind : fault_kinds()) {
+      if (only.empty() || kind.name == only) chosen.push_back(kind);
+      known += fmt::format("{}'{}'", known.empty() ? "" : ", ", kind.name);
+    }
+    if (chosen.empty()) {
+      throw InvalidArgument("only = '" + only + "': no kind that --smallest tries; use one of " +
+                            known + ", or leave --smallest out");
+    }
+    return chosen;
   }
 
   std::string only;

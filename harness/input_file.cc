@@ -1,6 +1,7 @@
 #include "harness/input_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +12,8 @@
 
 namespace mladcp {
 namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 28;
 
 [[noreturn]] void fail(const std::string& path) {
   throw InvalidArgument("'" + path + "' cannot be read: " + std::strerror(errno));
@@ -43,6 +46,10 @@ std::string read_file(const std::string& path) {
     const ssize_t got = read(file.value(), buffer.data(), buffer.size());
     if (got == 0) return text;
     if (got > 0) text.append(buffer.data(), static_cast<std::size_t>(got));
+    if (text.size() > kMostBytes) {
+      throw InvalidArgument(
+          fmt::format("'{}' is longer than {} bytes: give a shorter file", path, kMostBytes));
+    }
     if (got < 0 && errno != EINTR) fail(path);
   }
 }

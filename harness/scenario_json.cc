@@ -108,6 +108,25 @@ class Reader {
   ScenarioDraft::Keys given_;
 };
 
+// Of a report; later versions may mean another thing by the same key.
+Json scenario_of_report(const Json& report, std::string_view source) {
+  if (!report.contains("schema")) {
+    throw InvalidArgument(fmt::format(
+        "{}: key 'scenario' without a schema, as reports have one: give its settings alone",
+        source));
+  }
+  const Json& schema = report["schema"];
+  if (schema != "mladcp.run/1" && schema != "mladcp.plan/1") {
+    throw InvalidArgument(
+        fmt::format("{}: key 'schema': {} is no report with a scenario that this program reads; "
+                    "give one of run or plan, mladcp.run/1 or mladcp.plan/1",
+                    source, in_quotes(schema.dump())));
+  }
+  if (report.contains("scenario")) return report["scenario"];
+  throw InvalidArgument(
+      fmt::format("{}: key 'scenario': missing from the report; make it again", source));
+}
+
 }  // namespace
 
 std::string to_json(const Scenario& scenario) {
@@ -119,8 +138,9 @@ std::string to_json(const Scenario& scenario) {
 
 void read_json(ScenarioDraft& draft, std::string_view text, std::string_view source) {
   auto json = parse_json<Json>(text, source);
-  const bool report = json.is_object() && json.contains("schema") && json.contains("scenario");
-  if (report) json = Json(json["scenario"]);
+  if (json.is_object() && (json.contains("schema") || json.contains("scenario"))) {
+    json = scenario_of_report(json, source);
+  }
   if (!json.is_object()) {
     throw InvalidArgument(fmt::format("{}: expected one JSON object", source));
   }

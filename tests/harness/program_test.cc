@@ -267,6 +267,26 @@ TEST(Program, AReportIsAScenario) {
   unlink(path.c_str());
 }
 
+TEST(Program, OnlyRestrictsTheSmallestFaultsToo) {
+  const Outcome one = run_program("faults --smallest --only 'LSE offset' --json -");
+  ASSERT_EQ(one.status, 0) << one.output;
+  const auto json = nlohmann::json::parse(one.output);
+  EXPECT_EQ(json.at("faults").size(), 0U);
+  EXPECT_EQ(json.at("smallest").size(), 3U);  // S = 128, 8192, 131072
+  const Outcome other = run_program("faults --smallest --only absorb-one-percent");
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.output, HasSubstr("only = 'absorb-one-percent': no kind that --smallest tries; "
+                                      "use one of 'output scale error', 'logit scale error'"));
+}
+
+TEST(Program, AFileWithoutAnEndIsRefused) {
+  for (const char* arguments : {"run --scenario ", "run --lengths ", "metadata --from "}) {
+    const Outcome outcome = run_program(arguments + std::string("/dev/zero"), "timeout 60 ");
+    EXPECT_EQ(outcome.status, 2) << arguments << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("'/dev/zero' is longer than 268435456 bytes"));
+  }
+}
+
 // What a report says of the lengths of its phase no flag could unset.
 TEST(Program, AReportOfAnotherPhaseIsAScenario) {
   const std::string path = temporary_path("report.json");

@@ -65,6 +65,12 @@ TEST(Scenario, RefusesUnknownKeysAndWrongTypesNamingTheKey) {
       {R"({"seq_lens": [1, null]})", "key 'seq_lens'"},
       {R"({"model": 3})", "key 'model'"},
       {R"([1])", "one JSON object"},
+      {R"({"schema": "mladcp.run/99", "scenario": {}})", "key 'schema': '\"mladcp.run/99\"' is no"},
+      {R"({"schema": "mladcp.faults/1"})", "give one of run or plan"},
+      {R"({"schema": 1, "scenario": {}})", "key 'schema': '1' is no report"},
+      {R"({"schema": "mladcp.plan/1"})", "key 'scenario': missing from the report"},
+      {R"({"scenario": {"dcp": 2}, "dcp": 4})", "key 'scenario' without a schema"},
+      {R"({"schema": "mladcp.run/1", "scenario": [1]})", "one JSON object"},
       {R"({"dcp": )", "not JSON"},
       {R"({"q_scale": 1e999})", "not JSON"},
   };
