@@ -4,13 +4,12 @@
 #include <limits>
 #include <string>
 
+#include "core/ceil_div.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
 namespace mladcp {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 void expect_positive(const char* field, std::int64_t value) {
   if (value < 1) {

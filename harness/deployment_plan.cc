@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/ceil_div.h"
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/kv_sharding.h"
@@ -14,8 +15,6 @@
 
 namespace mladcp {
 namespace {
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Keys and pages are counted from the law, request by request; a page is never shared.
 RankShare share_of(const Scenario& scenario, std::int64_t rank) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/ceil_div.h"
 #include "core/error.h"
 
 namespace mladcp {
@@ -13,8 +14,6 @@ namespace {
 
 constexpr double kFp32 = 0x1p-24;
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Independent errors e_i add up to at most this times sqrt(sum e_i^2): 4, or sqrt(n), which is the
 // worst case (Cauchy-Schwarz), where that is less.
@@ -50,13 +49,13 @@ struct Chains {
 
   Chains(const NumericsProfile& profile, std::int64_t keys) {
     const std::int64_t length = profile.chain_keys > 0 ? std::min(profile.chain_keys, keys) : keys;
-    count = static_cast<double>(divide_up(keys, std::max<std::int64_t>(1, length)));
-    steps = static_cast<double>(divide_up(length, profile.values.step));
+    count = static_cast<double>(ceil_div(keys, std::max<std::int64_t>(1, length)));
+    steps = static_cast<double>(ceil_div(length, profile.values.step));
   }
 };
 
 double logit_shrink(const NumericsProfile& profile, std::int64_t width) {
-  const auto steps = static_cast<double>(divide_up(width, profile.logits.step));
+  const auto steps = static_cast<double>(ceil_div(width, profile.logits.step));
   return profile.logits.toward_zero * (steps + 1) / 2;
 }
 
@@ -244,7 +243,7 @@ double unit_roundoff(DType dtype) {
 
 Expected expect_products(const HeadProducts& products, DType out, const Accumulator& accumulator) {
   Expected expected{products.shape, products.value, std::vector<double>(products.value.size())};
-  const auto steps = static_cast<double>(divide_up(products.terms, accumulator.step));
+  const auto steps = static_cast<double>(ceil_div(products.terms, accumulator.step));
   const double unit = unit_roundoff(out);
   for (std::size_t i = 0; i < products.value.size(); ++i) {
     const double value = std::fabs(products.value[i]);
@@ -265,7 +264,7 @@ double one_way_sum_error(const NumericsProfile& profile, std::int64_t keys) {
 }
 
 KeyErrors key_errors(const NumericsProfile& profile, std::int64_t width) {
-  const auto steps = static_cast<double>(divide_up(width, profile.logits.step));
+  const auto steps = static_cast<double>(ceil_div(width, profile.logits.step));
   const ProbabilityFormat& p = profile.probability;
   KeyErrors errors;
   // Two more roundings: the scale, and the difference to the maximum.

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace mladcp {
+#include "core/ceil_div.h"
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+namespace mladcp {
 
 // Enough blocks to fill any card several times over; the loops inside take what is left.
 constexpr std::int64_t kMostBlocks = 1 << 16;

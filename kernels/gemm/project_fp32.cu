@@ -1,3 +1,4 @@
+#include "core/ceil_div.h"
 #include "kernels/device/cuda_error.h"
 #include "kernels/device/cuda_stream.h"
 #include "kernels/device/grid.h"
