@@ -1,5 +1,7 @@
 // The collectives of a decode step between GPUs through NCCL: launched one by one, and inside a
-// CUDA graph. One process, a thread a GPU; times are rank 0's between events.
+// CUDA graph. One process, a thread a GPU; times are rank 0's between events. Tensors are stored as
+// a step stores them, the call's axis first; those marked "tokens first" are row-major instead, and
+// their times hold the copies of both sides.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/decode_step_calls.h"
@@ -23,6 +26,8 @@ namespace {
 constexpr int kLaunches = 20;
 constexpr int kReplays = 9;
 constexpr std::int64_t kHeads = 64;
+
+enum class Storage { kAxisFirst, kRowMajor };
 
 struct Times {
   double single_us = 0.0;
@@ -63,16 +68,25 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+Tensor tensor_of_call(CudaDevice& device, const CollectiveCall& call, Shape shape, Storage storage,
+                      const char* name) {
+  if (storage == Storage::kAxisFirst) std::swap(shape[0], shape[call.dim]);
+  return {device, call.dtype, shape, name};
+}
+
 // Ranks leave `together` at one time, so that nobody's clock counts the wait for a late peer.
-Times time_call(const CollectiveCall& call, Collective& collective, CudaDevice& device,
-                Stream stream, std::barrier<>& together) {
+Times time_call(const CollectiveCall& call, Storage storage, Collective& collective,
+                CudaDevice& device, Stream stream, std::barrier<>& together) {
   const DeviceGuard guard(device.index());
   const cudaStream_t cuda = cuda_stream(stream);
-  const Tensor in(device, call.dtype, call.in_shape, "in");
-  const Tensor out(device, call.dtype, call.out_shape, "out");
+  const Tensor in = tensor_of_call(device, call, call.in_shape, storage, "in");
+  const Tensor out = tensor_of_call(device, call, call.out_shape, storage, "out");
   device.fill_bytes(in.view().data, 0, static_cast<std::size_t>(in.view().bytes()), stream);
+  const int first = storage == Storage::kAxisFirst ? call.dim : 0;  // stored in front
+  const TensorView to = out.view().transposed(0, first);
+  const TensorView from = in.view().transposed(0, first);
   const auto launch_all = [&] {
-    for (int i = 0; i < kLaunches; ++i) make_call(collective, call, out, in, stream);
+    for (int i = 0; i < kLaunches; ++i) make_call(collective, call, to, from, stream);
   };
   launch_all();
   collective.synchronize(stream);
@@ -102,6 +116,18 @@ Times time_call(const CollectiveCall& call, Collective& collective, CudaDevice& 
   return {median(single), median(in_graph)};
 }
 
+void print_row(const StepCall& step, Storage storage, std::int64_t requests, int gpus,
+               const Times& times) {
+  const auto bytes = static_cast<double>(algorithm_bytes(step.call));
+  const std::string label =
+      std::string(step.label) + (storage == Storage::kRowMajor ? ", tokens first" : "");
+  std::printf("%-36s %5d %12.0f %10.1f %10.1f %10.1f %10.1f\n", label.c_str(),
+              static_cast<int>(requests), bytes, times.single_us, times.graph_us,
+              bytes / times.graph_us / 1e3,
+              static_cast<double>(wire_bytes(step.call, gpus)) / times.graph_us / 1e3);
+  std::fflush(stdout);
+}
+
 void run(int gpus) {
   std::vector<std::unique_ptr<CudaDevice>> devices;
   std::vector<CudaDevice*> pointers;
@@ -113,25 +139,24 @@ void run(int gpus) {
   }
   std::printf("%d x %s, %d heads a rank, median of %d times the mean of %d calls\n", gpus,
               devices[0]->properties().name.c_str(), static_cast<int>(kHeads), kReplays, kLaunches);
-  std::printf("%-24s %5s %12s %10s %10s %10s %10s\n", "collective", "B", "bytes", "single us",
+  std::printf("%-36s %5s %12s %10s %10s %10s %10s\n", "collective", "B", "bytes", "single us",
               "graph us", "algbw GB/s", "busbw GB/s");
   {
     NcclGroup group(pointers);
     std::barrier<> together(gpus);
     for (const std::int64_t requests : {1, 16, 64, 128, 512}) {
       for (const StepCall& step : decode_step_calls(requests, kHeads, gpus)) {
-        Times times;
-        group.run([&](Collective& collective) {
-          const int r = collective.rank();
-          const Times mine = time_call(step.call, collective, *devices[r], streams[r], together);
-          if (r == 0) times = mine;
-        });
-        const auto bytes = static_cast<double>(algorithm_bytes(step.call));
-        std::printf("%-24s %5d %12.0f %10.1f %10.1f %10.1f %10.1f\n", step.label,
-                    static_cast<int>(requests), bytes, times.single_us, times.graph_us,
-                    bytes / times.graph_us / 1e3,
-                    static_cast<double>(wire_bytes(step.call, gpus)) / times.graph_us / 1e3);
-        std::fflush(stdout);
+        for (const Storage storage : {Storage::kAxisFirst, Storage::kRowMajor}) {
+          if (storage == Storage::kRowMajor && step.call.dim == 0) continue;  // the same
+          Times times;
+          group.run([&](Collective& collective) {
+            const int r = collective.rank();
+            const Times mine =
+                time_call(step.call, storage, collective, *devices[r], streams[r], together);
+            if (r == 0) times = mine;
+          });
+          print_row(step, storage, requests, gpus, times);
+        }
       }
     }
   }

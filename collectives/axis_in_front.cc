@@ -3,11 +3,11 @@
 namespace mladcp {
 namespace {
 
-// [.., N * m, ..] seen as [N, .., m, ..].
-TensorView rank_major(const TensorView& view, int dim, int world_size) {
-  TensorView blocks = view.split(dim, world_size);
-  for (int d = dim; d > 0; --d) blocks = blocks.transposed(d, d - 1);
-  return blocks;
+// `dim` first, the others behind it in their order.
+TensorView axis_first(const TensorView& view, int dim) {
+  TensorView moved = view;
+  for (int d = dim; d > 0; --d) moved = moved.transposed(d, d - 1);
+  return moved;
 }
 
 TensorView dense_at(void* data, const TensorView& like) {
@@ -15,14 +15,6 @@ TensorView dense_at(void* data, const TensorView& like) {
   dense.data = data;
   dense.strides = contiguous_strides(like.shape);
   return dense;
-}
-
-// The side of a call as the backend must see it: blocks of ranks first.
-TensorView blocks_of_in(const CollectiveCall& call, const TensorView& in, int world_size) {
-  return call.op == CollectiveOp::kReduceScatter ? rank_major(in, call.dim, world_size) : in;
-}
-TensorView blocks_of_out(const CollectiveCall& call, const TensorView& out, int world_size) {
-  return call.op == CollectiveOp::kAllGather ? rank_major(out, call.dim, world_size) : out;
 }
 
 }  // namespace
@@ -38,26 +30,25 @@ void* Scratch::reserve(std::int64_t bytes, Stream stream) {
 DenseCall AxisInFront::before(const CollectiveCall& call, int world_size, const TensorView& out,
                               const TensorView& in, Stream stream) {
   DenseCall dense;
-  const TensorView in_blocks = blocks_of_in(call, in, world_size);
-  if (in_blocks.is_contiguous()) {
-    dense.in = in_blocks.data;
+  const TensorView from = axis_first(in, call.dim);
+  if (from.is_contiguous()) {
+    dense.in = from.data;
   } else {
-    void* staged = in_scratch_.reserve(in_blocks.bytes(), stream);
-    in.device->copy_strided(dense_at(staged, in_blocks), in_blocks, stream);
+    void* staged = in_scratch_.reserve(from.bytes(), stream);
+    in.device->copy_strided(dense_at(staged, from), from, stream);
     dense.in = staged;
   }
-  const TensorView out_blocks = blocks_of_out(call, out, world_size);
-  dense.out = out_blocks.is_contiguous() ? out_blocks.data
-                                         : out_scratch_.reserve(out_blocks.bytes(), stream);
+  const TensorView to = axis_first(out, call.dim);
+  dense.out = to.is_contiguous() ? to.data : out_scratch_.reserve(to.bytes(), stream);
   dense.block_bytes = call.op == CollectiveOp::kAllGather ? in.bytes() : in.bytes() / world_size;
   return dense;
 }
 
-void AxisInFront::after(const CollectiveCall& call, int world_size, const TensorView& out,
-                        const DenseCall& dense, Stream stream) {
-  const TensorView out_blocks = blocks_of_out(call, out, world_size);
-  if (out_blocks.is_contiguous()) return;
-  out.device->copy_strided(out_blocks, dense_at(dense.out, out_blocks), stream);
+void AxisInFront::after(const CollectiveCall& call, const TensorView& out, const DenseCall& dense,
+                        Stream stream) {
+  const TensorView to = axis_first(out, call.dim);
+  if (to.is_contiguous()) return;
+  out.device->copy_strided(to, dense_at(dense.out, to), stream);
 }
 
 }  // namespace mladcp

@@ -55,8 +55,8 @@ DecodeWorkspace::DecodeWorkspace(Device& device, const ParallelConfig& config, c
   num_splits_ = tensor(DType::kI32, {limits.requests + 1}, "num_splits");
 
   absorbed_ = tensor(DType::kBF16, {t, query_heads_, dims.latent}, "absorbed query");
-  local_query_ = tensor(query_dtype, {t, query_heads_, dims.row()}, "query");
-  gathered_query_ = tensor(query_dtype, {t, hg, dims.row()}, "gathered query", n > 1);
+  local_query_ = tensor(query_dtype, {query_heads_, t, dims.row()}, "query");
+  gathered_query_ = tensor(query_dtype, {hg, t, dims.row()}, "gathered query", n > 1);
   partial_ = tensor(DType::kBF16, {t, hg, dims.latent}, "partial output");
   lse_ = tensor(DType::kF32, {t, hg}, "lse");
   scratch_ =
@@ -66,14 +66,14 @@ DecodeWorkspace::DecodeWorkspace(Device& device, const ParallelConfig& config, c
       tensor(DType::kBF16, {t, hg, dims.value}, "projected partial", config.project_before_merge);
 
   gathered_lse_ = tensor(DType::kF32, {n, t, hg}, "gathered lse", reduces);
-  corrected_ = tensor(config.reduce_dtype, {t, hg, x}, "corrected partial", reduces);
-  reduced_ = tensor(config.reduce_dtype, {t, h, x}, "reduced output",
+  corrected_ = tensor(config.reduce_dtype, {hg, t, x}, "corrected partial", reduces);
+  reduced_ = tensor(config.reduce_dtype, {h, t, x}, "reduced output",
                     reduces && config.reduce_dtype != DType::kBF16);
   partials_ = tensor(DType::kBF16, {n, t, h, x}, "partials", exchanges || packs);
   partial_lses_ = tensor(DType::kF32, {n, t, h}, "partial lses", exchanges || packs);
   packed_out_ = tensor(DType::kBF16, {n, t, h, x + 2}, "packed partials", packs);
   packed_in_ = tensor(DType::kBF16, {n, t, h, x + 2}, "received partials", packs);
-  combined_ = tensor(DType::kBF16, {t, h, x}, "combined output");
+  combined_ = tensor(DType::kBF16, {h, t, x}, "combined output");
   combined_lse_ = tensor(DType::kF32, {t, h}, "combined lse");
   output_ = tensor(DType::kBF16, {t, h, dims.value}, "output", !config.project_before_merge);
 }
@@ -104,6 +104,11 @@ TensorView DecodeWorkspace::view(const Tensor& storage, const Shape& shape) cons
   return result;
 }
 
+TensorView DecodeWorkspace::heads_first(const Tensor& storage, std::int64_t heads,
+                                        std::int64_t width) const {
+  return view(storage, {heads, rows_, width}).transposed(0, 1);
+}
+
 DecodeRows DecodeWorkspace::plan_rows() const {
   return {view(request_, {rows_}),
           view(visible_, {rows_}),
@@ -123,10 +128,10 @@ TensorView DecodeWorkspace::absorbed() const {
   return view(absorbed_, {rows_, query_heads_, dims_.latent});
 }
 TensorView DecodeWorkspace::local_query() const {
-  return view(local_query_, {rows_, query_heads_, dims_.row()});
+  return heads_first(local_query_, query_heads_, dims_.row());
 }
 TensorView DecodeWorkspace::gathered_query() const {
-  return view(gathered_query_, {rows_, config_.gathered_heads(), dims_.row()});
+  return heads_first(gathered_query_, config_.gathered_heads(), dims_.row());
 }
 TensorView DecodeWorkspace::partial() const {
   return view(partial_, {rows_, config_.gathered_heads(), dims_.latent});
@@ -140,10 +145,10 @@ TensorView DecodeWorkspace::gathered_lse() const {
   return view(gathered_lse_, {config_.dcp, rows_, config_.gathered_heads()});
 }
 TensorView DecodeWorkspace::corrected() const {
-  return view(corrected_, {rows_, config_.gathered_heads(), width()});
+  return heads_first(corrected_, config_.gathered_heads(), width());
 }
 TensorView DecodeWorkspace::reduced() const {
-  return view(reduced_, {rows_, config_.local_heads(), width()});
+  return heads_first(reduced_, config_.local_heads(), width());
 }
 TensorView DecodeWorkspace::partials() const {
   return view(partials_, {config_.dcp, rows_, config_.local_heads(), width()});
@@ -158,7 +163,7 @@ TensorView DecodeWorkspace::packed_in() const {
   return view(packed_in_, {config_.dcp, rows_, config_.local_heads(), width() + 2});
 }
 TensorView DecodeWorkspace::combined() const {
-  return view(combined_, {rows_, config_.local_heads(), width()});
+  return heads_first(combined_, config_.local_heads(), width());
 }
 TensorView DecodeWorkspace::combined_lse() const {
   return view(combined_lse_, {rows_, config_.local_heads()});

@@ -37,10 +37,13 @@ class DecodeWorkspace {
   ScheduleTensors schedule() const;  // parts for gathered heads
   ScheduleShape schedule_shape() const;
 
+  // Tensors whose heads are gathered or scattered (*) are stored heads first, as [heads, T, ..], so
+  // that each rank's block is one run of memory and travels without a copy.
+
   // Query stages. query_heads is H, or Hg when every rank holds the gathered heads' queries.
   TensorView absorbed() const;        // [T, query_heads, L] bf16
-  TensorView local_query() const;     // [T, query_heads, D] e4m3 or bf16
-  TensorView gathered_query() const;  // [T, Hg, D] e4m3 or bf16
+  TensorView local_query() const;     // [T, query_heads, D] e4m3 or bf16 (*)
+  TensorView gathered_query() const;  // [T, Hg, D] e4m3 or bf16 (*)
 
   // Attention. X is L, or Vd after project_before_merge.
   TensorView partial() const;            // [T, Hg, L] bf16
@@ -50,18 +53,20 @@ class DecodeWorkspace {
 
   // Combine.
   TensorView gathered_lse() const;  // [N, T, Hg] fp32
-  TensorView corrected() const;     // [T, Hg, X] reduce dtype
-  TensorView reduced() const;       // [T, H, X] reduce dtype
+  TensorView corrected() const;     // [T, Hg, X] reduce dtype (*)
+  TensorView reduced() const;       // [T, H, X] reduce dtype (*)
   TensorView partials() const;      // [N, T, H, X] bf16
   TensorView partial_lses() const;  // [N, T, H] fp32
   TensorView packed_out() const;    // [N, T, H, X + 2] bf16, to send
   TensorView packed_in() const;     // [N, T, H, X + 2] bf16, received
-  TensorView combined() const;      // [T, H, X] bf16
+  TensorView combined() const;      // [T, H, X] bf16 (*)
   TensorView combined_lse() const;  // [T, H] fp32
-  TensorView output() const;        // [T, H, Vd] bf16
+  // [T, H, Vd] bf16; where project_before_merge makes it the combined output, heads first (*)
+  TensorView output() const;
 
  private:
   TensorView view(const Tensor& storage, const Shape& shape) const;
+  TensorView heads_first(const Tensor& storage, std::int64_t heads, std::int64_t width) const;
   std::int64_t width() const { return config_.project_before_merge ? dims_.value : dims_.latent; }
 
   ParallelConfig config_;

@@ -61,25 +61,57 @@ TEST(AxisInFront, LeavesDenseTensorsWhereTheyAre) {
   for (int i = 0; i < 12; ++i) EXPECT_EQ(out.as<std::int32_t>()[i], i % 6);
 }
 
-TEST(AxisInFront, StagesTheGatheredSideAlone) {
+TEST(AxisInFront, LeavesTensorsStoredAxisFirstWhereTheyAre) {
+  EchoCollective echo_group(2);
+  const Tensor in = iota({2, 3, 2});  // [heads, tokens, width]
+  const Tensor out(host_device(), DType::kI32, {4, 3, 2}, "out");
+  echo_group.all_gather(out.view().transposed(0, 1), in.view().transposed(0, 1), 1, kHostStream,
+                        "query");
+  EXPECT_FALSE(echo_group.staged_in());
+  EXPECT_FALSE(echo_group.staged_out());
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(out.as<std::int32_t>()[i], i % 12);
+
+  const Tensor blocks(host_device(), DType::kF32, {4, 3}, "in");  // [heads, tokens]
+  for (int i = 0; i < 12; ++i) blocks.as<float>()[i] = static_cast<float>(i);
+  const Tensor own(host_device(), DType::kF32, {2, 3}, "out");
+  echo_group.reduce_scatter(own.view().transposed(0, 1), blocks.view().transposed(0, 1), 1,
+                            kHostStream, "output");
+  EXPECT_FALSE(echo_group.staged_in());
+  EXPECT_FALSE(echo_group.staged_out());
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(own.as<float>()[i], static_cast<float>(6 + i));
+}
+
+// On the wire a block lies axis first, whatever either side's strides are.
+TEST(AxisInFront, StagesTheSideThatIsStoredOtherwise) {
+  EchoCollective echo_group(2);
+  const Tensor in = iota({2, 3});
+  const Tensor out(host_device(), DType::kI32, {6, 2}, "out");
+  echo_group.all_gather(out.view().transposed(0, 1), in, 1, kHostStream, "query");
+  EXPECT_TRUE(echo_group.staged_in());
+  EXPECT_FALSE(echo_group.staged_out());
+  const int expected[] = {0, 3, 1, 4, 2, 5, 0, 3, 1, 4, 2, 5};
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(out.as<std::int32_t>()[i], expected[i]);
+}
+
+TEST(AxisInFront, StagesBothSidesOfAGather) {
   EchoCollective echo_group(2);
   const Tensor in = iota({2, 3});
   const Tensor out(host_device(), DType::kI32, {2, 6}, "out");
   echo_group.all_gather(out, in, 1, kHostStream, "query");
-  EXPECT_FALSE(echo_group.staged_in());
+  EXPECT_TRUE(echo_group.staged_in());
   EXPECT_TRUE(echo_group.staged_out());
   const int expected[] = {0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5};
   for (int i = 0; i < 12; ++i) EXPECT_EQ(out.as<std::int32_t>()[i], expected[i]);
 }
 
-TEST(AxisInFront, StagesTheScatteredSideAlone) {
+TEST(AxisInFront, StagesBothSidesOfAScatter) {
   EchoCollective echo_group(2);
   const Tensor blocks(host_device(), DType::kF32, {3, 4}, "in");
   for (int i = 0; i < 12; ++i) blocks.as<float>()[i] = static_cast<float>(i);
   const Tensor out(host_device(), DType::kF32, {3, 2}, "out");
   echo_group.reduce_scatter(out, blocks, 1, kHostStream, "output");
   EXPECT_TRUE(echo_group.staged_in());
-  EXPECT_FALSE(echo_group.staged_out());
+  EXPECT_TRUE(echo_group.staged_out());
   const float expected[] = {2, 3, 6, 7, 10, 11};
   for (int i = 0; i < 6; ++i) EXPECT_EQ(out.as<float>()[i], expected[i]);
 }

@@ -111,6 +111,22 @@ TEST_P(CollectiveConformance, ReduceScatterTakesStridedTensors) {
   run(check_all(cases));
 }
 
+// A transposed matrix lies with dim 1 in front, as backends like it, the others do not.
+TEST_P(CollectiveConformance, LayoutsMayDifferFromRankToRank) {
+  run([](RankUnderTest& rank) {
+    const int n = rank.collective.world_size();
+    std::vector<CollectiveCase> cases;
+    for (int shift = 0; shift < 3; ++shift) {
+      const Layout in = kAllLayouts[(rank.collective.rank() + shift) % 3];
+      const Layout out = kAllLayouts[(2 * rank.collective.rank() + shift) % 3];
+      cases.push_back({CollectiveOp::kAllGather, {5, 3}, 1, DType::kE4M3, in, out});
+      cases.push_back({CollectiveOp::kReduceScatter, {5, 2 * n}, 1, DType::kBF16, in, out});
+      cases.push_back({CollectiveOp::kAllToAll, {n, 5}, 0, DType::kF32, in, out});
+    }
+    return check_all(cases)(rank);
+  });
+}
+
 TEST_P(CollectiveConformance, AllToAllSwapsBlocks) {
   std::vector<CollectiveCase> cases;
   const std::int64_t n = group_->world_size();

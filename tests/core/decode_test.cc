@@ -250,6 +250,31 @@ TEST(Decode, ProjectingFirstSendsValueWidth) {
   EXPECT_EQ(log.records().back().call.in_shape, (Shape{2, 8, kDims.value}));
 }
 
+// Else NCCL and MPI copy the tensor before or after they move it.
+TEST(Decode, CollectivesTakeTensorsStoredWithTheirAxisInFront) {
+  const auto axis_in_front = [](const TensorView& view, int dim) {
+    return view.transposed(0, dim).is_contiguous();
+  };
+  for (const DType reduce_dtype : {DType::kBF16, DType::kF32}) {
+    for (const bool project_first : {false, true}) {
+      ParallelConfig config = config_of(2, DType::kE4M3);
+      config.reduce_dtype = reduce_dtype;
+      config.project_before_merge = project_first;
+      DecodeStep step(config);
+      testing::NiceMock<GroupMember> collective(0, 2);
+      testing::NiceMock<MockOps> mocks;
+      EXPECT_CALL(collective, run)
+          .Times(3)
+          .WillRepeatedly(
+              [&](const CollectiveCall& call, const TensorView& out, const TensorView& in, Stream) {
+                EXPECT_TRUE(axis_in_front(in, call.dim)) << describe(call);
+                EXPECT_TRUE(axis_in_front(out, call.dim)) << describe(call);
+              });
+      step.run(mocks, collective);
+    }
+  }
+}
+
 TEST(Decode, RefusesAGroupOfAnotherSize) {
   DecodeStep step(config_of(2, DType::kBF16));
   CallLog log;

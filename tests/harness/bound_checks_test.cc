@@ -37,13 +37,16 @@ void set_device_lse(const OpFunctions::Decode& call, double offset) {
   const auto* codes = call.cache.data.as<const Float8E4M3>();
   for (std::int64_t row = 0; row < query.size(0) * query.size(1); ++row) {
     const std::int64_t t = row / query.size(1);
+    const std::int64_t h = row % query.size(1);
+    const auto* row_codes =
+        query.as<const Float8E4M3>() + t * query.strides[0] + h * query.strides[1];
     const auto* table =
         call.rows.block_table.as<const std::int32_t>() +
         call.rows.request.as<const std::int32_t>()[t] * call.rows.block_table.strides[0];
     double sum = 0.0;
     for (std::int64_t key = 0; key < call.rows.visible.as<const std::int32_t>()[t]; ++key) {
       const std::int64_t slot = table[key / page_size] * page_size + key % page_size;
-      const std::span q(query.as<const Float8E4M3>() + row * query.size(2), width);
+      const std::span q(row_codes, width);
       const std::span k(codes + slot * query.size(2), width);
       sum += std::exp(scale * double{hopper_dot(q, k, 0.0F)});
     }
