@@ -61,8 +61,8 @@ void launch_few(const MetadataParams& params, Stream stream) {
       params, metadata::Plan(params.requests, params.num_parts, params.overhead_blocks, 1),
       FastDivisor(static_cast<std::uint32_t>(params.block)),
       FastDivisor(static_cast<std::uint32_t>(params.num_parts))};
-  metadata::metadata_few_kernel<<<1, metadata::kFewThreads, 0, cuda_stream(stream)>>>(kernel);
-  check_launch("metadata_few_kernel");
+  launch_dependent("metadata_few_kernel", metadata::metadata_few_kernel, 1, metadata::kFewThreads,
+                   0, cuda_stream(stream), kernel);
 }
 
 }  // namespace
@@ -81,9 +81,8 @@ void launch_metadata(const MetadataParams& params, Stream stream) {
   check_cuda(cudaFuncSetAttribute(metadata::metadata_kernel,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.plan.bytes),
              "cudaFuncSetAttribute(metadata_kernel)");
-  metadata::metadata_kernel<<<1, metadata::kThreads, static_cast<std::size_t>(kernel.plan.bytes),
-                              cuda_stream(stream)>>>(kernel);
-  check_launch("metadata_kernel");
+  launch_dependent("metadata_kernel", metadata::metadata_kernel, 1, metadata::kThreads,
+                   static_cast<std::size_t>(kernel.plan.bytes), cuda_stream(stream), kernel);
 }
 
 void build_schedule_on_device(const ScheduleTensors& schedule, const TensorView& lengths,

@@ -14,6 +14,7 @@
 
 #include <cub/block/block_scan.cuh>
 
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/fast_divide.h"
 #include "kernels/metadata/metadata.h"
 
@@ -258,6 +259,8 @@ __global__ void __launch_bounds__(kThreads)
   const int requests = params.given.requests;
   const int parts = params.given.num_parts;
   const int c = params.given.overhead_blocks;
+  wait_for_upstream_grid();
+  allow_dependent_grid();
 
   const int total = lay_out(params, starts, jump);
   const int step = max(1, (total - 1) / parts + 1);
@@ -376,6 +379,8 @@ __global__ void __launch_bounds__(kFewThreads)
   const int requests = params.given.requests;
   const int parts = params.given.num_parts;
   const int c = params.given.overhead_blocks;
+  wait_for_upstream_grid();
+  allow_dependent_grid();
 
   const int total = lay_out_few(params, shared);
   const int step =

@@ -1,5 +1,5 @@
-#include "kernels/device/cuda_error.h"
 #include "kernels/device/cuda_stream.h"
+#include "kernels/device/dependent_launch.cuh"
 #include "kernels/device/grid.h"
 #include "kernels/device/row_access.h"
 #include "kernels/query/concat.h"
@@ -25,6 +25,8 @@ struct ConcatParams {
 template <typename Out, int kN, int kRows>
 __global__ void __launch_bounds__(kTileThreads, kJoinBlocksPerSm<kN>)
     concat_kernel(const __grid_constant__ ConcatParams p) {
+  wait_for_upstream_grid();
+  allow_dependent_grid();
   join_rows<Out, kN, kRows>(
       p.rows, p.chunks_per_row, p.latent_chunks, p.scale, [&](std::int64_t row) {
         const std::int64_t t = p.heads.quotient(row);
@@ -41,14 +43,11 @@ void launch(ConcatParams p, const TensorView& out, std::int64_t latent, cudaStre
   p.chunks_per_row = FastDivisor(static_cast<std::uint32_t>(out.shape[2] / kN));
   p.latent_chunks = static_cast<std::uint32_t>(latent / kN);
   constexpr std::int64_t kFewTiles = 128;
-  if (p.rows <= kFewTiles * kJoinTileRows<kN>) {
-    const unsigned blocks = grid_blocks(p.rows, kFewJoinTileRows);
-    concat_kernel<Out, kN, kFewJoinTileRows><<<blocks, kTileThreads, 0, stream>>>(p);
-  } else {
-    const unsigned blocks = grid_blocks(p.rows, kJoinTileRows<kN>);
-    concat_kernel<Out, kN, kJoinTileRows<kN>><<<blocks, kTileThreads, 0, stream>>>(p);
-  }
-  check_launch("concat_kernel");
+  const bool few = p.rows <= kFewTiles * kJoinTileRows<kN>;
+  const int rows = few ? kFewJoinTileRows : kJoinTileRows<kN>;
+  const auto kernel =
+      few ? concat_kernel<Out, kN, kFewJoinTileRows> : concat_kernel<Out, kN, kJoinTileRows<kN>>;
+  launch_dependent("concat_kernel", kernel, grid_blocks(p.rows, rows), kTileThreads, 0, stream, p);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ inline constexpr int kJoinTileRows = kN == 16 ? 2 * kTileRows : kTileRows;
 template <int kN>
 inline constexpr int kJoinBlocksPerSm = kN == 16 ? 4 : kTileBlocksPerSm;
 // Of a step with few rows, which would leave most multiprocessors without a tile.
-inline constexpr int kFewJoinTileRows = 8;
+inline constexpr int kFewJoinTileRows = 4;
 
 // Where one row comes from and goes to; out null: nowhere.
 template <typename Out>
