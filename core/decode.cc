@@ -33,9 +33,12 @@ Query prepare_query(const ParallelConfig& config, const DecodeInputs& inputs,
 void attend(const ParallelConfig& config, float softmax_scale, const Query& query,
             const KvCache& cache, const DecodeWorkspace& workspace, const Ops& ops, Stream stream) {
   const DecodeRows rows = workspace.plan_rows();
-  // The kernel runs N * H heads, so its tiles do; FP8 or not.
-  ops.attention.build_schedule(workspace.schedule(), rows.lengths, workspace.schedule_shape(),
-                               stream);
+  // The kernel runs N * H heads, so its tiles do; FP8 or not. It needs the plan alone, not the
+  // query.
+  workspace.side().run_beside(stream, [&](Stream side) {
+    ops.attention.build_schedule(workspace.schedule(), rows.lengths, workspace.schedule_shape(),
+                                 side);
+  });
   ops.attention.decode(workspace.partial(), workspace.lse(), query, cache, rows,
                        workspace.schedule(), {softmax_scale, config.q_scale},
                        workspace.attention_scratch(), stream);
@@ -54,6 +57,7 @@ void decode(const ParallelConfig& config, float softmax_scale, const DecodeInput
             const DecodeWorkspace& workspace, const Ops& ops, Collective& collective,
             Stream stream) {
   expect_group(config, collective);
+  workspace.side().mark(stream);
   ops.cache.write(inputs.cache, inputs.kv_c, inputs.k_pe, workspace.slots(), stream);
   const Query query = prepare_query(config, inputs, workspace, ops, collective, stream);
   attend(config, softmax_scale, query, inputs.cache, workspace, ops, stream);

@@ -22,8 +22,9 @@ struct DecodeInputs {
 };
 
 // Runs the step on workspace's loaded plan; the result is workspace.output(). Enters every
-// collective even when T == 0. N == 1 uses none. Ordered on `stream`; nothing is allocated or
-// synchronised. Errors: InvalidArgument for shapes and dtypes, those of the ops and the collective.
+// collective even when T == 0. N == 1 uses none. Ordered on `stream`, which the workspace's side
+// stream leaves and joins again; nothing is allocated or synchronised. Errors: InvalidArgument for
+// shapes and dtypes, those of the ops and the collective.
 void decode(const ParallelConfig& config, float softmax_scale, const DecodeInputs& inputs,
             const DecodeWorkspace& workspace, const Ops& ops, Collective& collective,
             Stream stream);

@@ -26,7 +26,7 @@ void upload(const TensorView& destination, const std::vector<T>& values, Stream 
 
 DecodeWorkspace::DecodeWorkspace(Device& device, const ParallelConfig& config, const MlaDims& dims,
                                  const AttentionOps& attention, const DecodeLimits& limits)
-    : config_(config), dims_(dims), limits_(limits), attention_(&attention) {
+    : side_(device), config_(config), dims_(dims), limits_(limits), attention_(&attention) {
   validate(config);
   const std::int64_t t = limits.rows;
   const std::int64_t n = config.dcp;

@@ -7,6 +7,7 @@
 #include "core/attention_ops.h"
 #include "core/config.h"
 #include "core/decode_plan.h"
+#include "core/side_stream.h"
 #include "core/tensor.h"
 
 namespace mladcp {
@@ -27,6 +28,9 @@ class DecodeWorkspace {
   // Copies a plan into the plan tensors; later views have its extents. Not part of a captured step.
   // InvalidArgument when the plan passes the limits.
   void load(const DecodePlan& plan, Stream stream);
+
+  // Of the step: its schedule is built there, beside the query's way.
+  const SideStream& side() const { return side_; }
 
   std::int64_t rows() const { return rows_; }
   const DecodeLimits& limits() const { return limits_; }
@@ -69,6 +73,7 @@ class DecodeWorkspace {
   TensorView heads_first(const Tensor& storage, std::int64_t heads, std::int64_t width) const;
   std::int64_t width() const { return config_.project_before_merge ? dims_.value : dims_.latent; }
 
+  SideStream side_;
   ParallelConfig config_;
   MlaDims dims_;
   DecodeLimits limits_;
