@@ -1,9 +1,11 @@
 // What one rank's step costs beside its attention: concat + quantise of its own heads, scheduler
-// metadata, mask of empty rows, LSE correction; collectives and matrix products are left out.
+// metadata, mask of empty rows, LSE correction.
 // Timing: mean of 20 launches captured in one graph, median of 5 replays; the attention runs over
-// rotating caches past the L2. Twice: each part in a graph of its own, and all in one graph with
-// the order and the branches of a step (core/decode.cc), where beside_us is what they add to a
-// graph of the attention alone. The shares are of the attention alone.
+// rotating caches past the L2. Twice: each of the four in a graph of its own (share_of_parts: their
+// sum), and all in one graph with the order and the branches of core/decode.cc, where beside_us is
+// what the four add to a graph of the same steps without them, which absorb and attend
+// (share_of_attention). Collectives are left out. Both shares are of the attention in a graph of
+// its own.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -31,88 +33,129 @@ std::vector<std::int32_t> counted(std::int64_t count) {
   return values;
 }
 
-// Arguments: requests, keys of a request on this rank, heads of a rank, ranks.
+std::vector<std::int32_t> shuffled(std::int64_t count) {
+  std::vector<std::int32_t> values = counted(count);
+  std::shuffle(values.begin(), values.end(), std::mt19937(3));
+  return values;
+}
+
+struct StepShape {
+  std::int64_t requests;
+  std::int64_t keys;       // of a request on this rank
+  std::int64_t own_heads;  // of a rank
+  std::int64_t ranks;
+
+  std::int64_t heads() const { return own_heads * ranks; }
+  std::int64_t pages() const { return requests * keys / kPage; }
+};
+
+// One rank's tensors, and the parts of its step as calls on the bench's stream.
+class RankStep {
+ public:
+  RankStep(BenchDevice& bench, const StepShape& s)
+      : bench_(bench),
+        ops_(bench.device()),
+        side_(bench.device()),
+        shape_{s.heads(), 1},
+        table_(bench.indices(shuffled(s.pages()), "block_table")),
+        request_(bench.indices(counted(s.requests), "request")),
+        row_begin_(bench.indices(counted(s.requests + 1), "row_begin")),
+        lengths_(bench.indices(repeated(s.requests, s.keys), "lengths")),
+        parts_(bench.device(), DType::kI32, {ops_.attention.num_parts(shape_), 8}, "parts"),
+        splits_(bench.device(), DType::kI32, {s.requests + 1}, "num_splits"),
+        q_nope_(bench.random(DType::kBF16, {s.requests, s.own_heads, 128}, "q_nope")),
+        w_uk_(bench.random(DType::kBF16, {s.own_heads, 128, 512}, "w_uk")),
+        latent_(bench.random(DType::kBF16, {s.requests, s.own_heads, 512}, "latent")),
+        rope_(bench.random(DType::kBF16, {s.requests, s.own_heads, 64}, "rope")),
+        own_query_(bench.device(), DType::kE4M3, {s.own_heads, s.requests, 576}, "query"),
+        query_(bench.random(DType::kE4M3, {s.heads(), s.requests, 576}, "gathered query")),
+        out_(bench.device(), DType::kBF16, {s.requests, s.heads(), 512}, "out"),
+        lse_(bench.device(), DType::kF32, {s.requests, s.heads()}, "lse"),
+        lses_(bench.random(DType::kF32, {s.ranks, s.requests, s.heads()}, "lses")),
+        corrected_(bench.device(), DType::kBF16, {s.heads(), s.requests, 512}, "corrected"),
+        workspace_(bench.device(), DType::kBytes,
+                   {ops_.attention.decode_workspace_bytes(s.requests, shape_, 512)}, "workspace"),
+        rows_{request_,
+              lengths_,
+              row_begin_,
+              lengths_,
+              table_.view().reshaped({s.requests, s.keys / kPage}),
+              1} {
+    const std::int64_t sets = (std::int64_t{1} << 30) / (s.pages() * kPage * 576) + 2;
+    for (std::int64_t i = 0; i < sets; ++i) {
+      caches_.push_back(bench.random(DType::kE4M3, {s.pages(), kPage, 576}, "cache"));
+    }
+  }
+
+  void absorb() { ops_.query.absorb(latent_, q_nope_, w_uk_, stream()); }
+  void concat() {
+    ops_.query.concat_quantize(heads_first(own_query_), latent_, rope_, 0.37F, stream());
+  }
+  void build_schedule(Stream on) {
+    ops_.attention.build_schedule({parts_, splits_}, lengths_, shape_, on);
+  }
+  void attend(int i) {
+    const Tensor& cache = caches_[static_cast<std::size_t>(i) % caches_.size()];
+    ops_.attention.decode(out_, lse_, heads_first(query_), {cache, 1.0F}, rows_, {parts_, splits_},
+                          {0.0417F, 1.0F}, workspace_, stream());
+  }
+  void mask() { ops_.combine.mask_empty(out_, lse_, lengths_, stream()); }
+  void correct() { ops_.combine.correct(heads_first(corrected_), out_, lses_, 3, stream()); }
+
+  void run_bare(int i) {
+    absorb();
+    attend(i);
+  }
+  void run_whole(int i) {
+    side_.mark(stream());
+    absorb();
+    concat();
+    side_.run_beside(stream(), [&](Stream side) { build_schedule(side); });
+    attend(i);
+    mask();
+    correct();
+  }
+
+ private:
+  // As core/decode_workspace.h stores it.
+  static TensorView heads_first(const Tensor& storage) { return storage.view().transposed(0, 1); }
+  Stream stream() const { return bench_.stream(); }
+
+  BenchDevice& bench_;
+  CudaOps ops_;
+  SideStream side_;
+  ScheduleShape shape_;
+  Tensor table_, request_, row_begin_, lengths_, parts_, splits_;
+  Tensor q_nope_, w_uk_, latent_, rope_, own_query_, query_, out_, lse_, lses_, corrected_;
+  Tensor workspace_;
+  DecodeRows rows_;
+  std::vector<Tensor> caches_;
+};
+
 void rank_step(benchmark::State& state) {
   BenchDevice& bench = bench_device();
-  CudaOps ops(bench.device());
-  const std::int64_t requests = state.range(0);
-  const std::int64_t keys = state.range(1);
-  const std::int64_t own_heads = state.range(2);
-  const std::int64_t ranks = state.range(3);
-  const std::int64_t heads = own_heads * ranks;
-  const std::int64_t pages = requests * keys / kPage;
-  const std::int64_t sets = (std::int64_t{1} << 30) / (pages * kPage * 576) + 2;
-
-  std::vector<Tensor> caches;
-  for (std::int64_t i = 0; i < sets; ++i) {
-    caches.push_back(bench.random(DType::kE4M3, {pages, kPage, 576}, "cache"));
-  }
-  std::vector<std::int32_t> order = counted(pages);
-  std::shuffle(order.begin(), order.end(), std::mt19937(3));
-  const Tensor table = bench.indices(order, "block_table");
-  const Tensor request = bench.indices(counted(requests), "request");
-  const Tensor row_begin = bench.indices(counted(requests + 1), "row_begin");
-  const Tensor lengths = bench.indices(repeated(requests, keys), "lengths");
-  const DecodeRows rows = {
-      request, lengths, row_begin, lengths, table.view().reshaped({requests, keys / kPage}), 1};
-  const ScheduleShape shape = {heads, 1};
-  const Tensor parts(bench.device(), DType::kI32, {ops.attention.num_parts(shape), 8}, "parts");
-  const Tensor splits(bench.device(), DType::kI32, {requests + 1}, "num_splits");
-  const ScheduleTensors schedule = {parts, splits};
-
-  const Tensor latent = bench.random(DType::kBF16, {requests, own_heads, 512}, "latent");
-  const Tensor rope = bench.random(DType::kBF16, {requests, own_heads, 64}, "rope");
-  // Stored heads first where a step stores them so (core/decode_workspace.h).
-  const Tensor own_storage(bench.device(), DType::kE4M3, {own_heads, requests, 576}, "query");
-  const TensorView own_query = own_storage.view().transposed(0, 1);
-  const Tensor gathered = bench.random(DType::kE4M3, {heads, requests, 576}, "gathered query");
-  const TensorView query = gathered.view().transposed(0, 1);
-  const Tensor out(bench.device(), DType::kBF16, {requests, heads, 512}, "out");
-  const Tensor lse(bench.device(), DType::kF32, {requests, heads}, "lse");
-  const Tensor lses = bench.random(DType::kF32, {ranks, requests, heads}, "lses");
-  const Tensor corrected_storage(bench.device(), DType::kBF16, {heads, requests, 512}, "corrected");
-  const TensorView corrected = corrected_storage.view().transposed(0, 1);
-  const Tensor workspace(bench.device(), DType::kBytes,
-                         {ops.attention.decode_workspace_bytes(requests, shape, 512)}, "workspace");
-
-  const Stream stream = bench.stream();
-  const SideStream side(bench.device());
-  const auto concat = [&](int) {
-    ops.query.concat_quantize(own_query, latent, rope, 0.37F, stream);
+  RankStep step(bench, {state.range(0), state.range(1), state.range(2), state.range(3)});
+  const auto microseconds = [&](const auto& launch) {
+    return 1e6 * bench.seconds(kLaunches, launch);
   };
-  const auto build_schedule = [&](Stream on) {
-    ops.attention.build_schedule(schedule, lengths, shape, on);
-  };
-  const auto attention = [&](int i) {
-    ops.attention.decode(out, lse, query, {caches[static_cast<std::size_t>(i % sets)], 1.0F}, rows,
-                         schedule, {0.0417F, 1.0F}, workspace, stream);
-  };
-  const auto mask = [&](int) { ops.combine.mask_empty(out, lse, lengths, stream); };
-  const auto correction = [&](int) { ops.combine.correct(corrected, out, lses, 3, stream); };
   for (auto _ : state) {
-    const double concat_s = bench.seconds(kLaunches, concat);
-    const double metadata_s = bench.seconds(kLaunches, [&](int) { build_schedule(stream); });
-    const double attention_s = bench.seconds(kLaunches, attention);
-    const double mask_s = bench.seconds(kLaunches, mask);
-    const double correction_s = bench.seconds(kLaunches, correction);
-    const double step_s = bench.seconds(kLaunches, [&](int i) {
-      side.mark(stream);
-      concat(i);
-      side.run_beside(stream, [&](Stream beside) { build_schedule(beside); });
-      attention(i);
-      mask(i);
-      correction(i);
-    });
-    state.SetIterationTime(step_s);
-    state.counters["attention_us"] = 1e6 * attention_s;
-    state.counters["concat_us"] = 1e6 * concat_s;
-    state.counters["metadata_us"] = 1e6 * metadata_s;
-    state.counters["mask_us"] = 1e6 * mask_s;
-    state.counters["correction_us"] = 1e6 * correction_s;
-    state.counters["share_of_parts"] =
-        (concat_s + metadata_s + mask_s + correction_s) / attention_s;
-    state.counters["beside_us"] = 1e6 * (step_s - attention_s);
-    state.counters["share_of_attention"] = (step_s - attention_s) / attention_s;
+    const double concat = microseconds([&](int) { step.concat(); });
+    const double metadata = microseconds([&](int) { step.build_schedule(bench.stream()); });
+    const double attention = microseconds([&](int i) { step.attend(i); });
+    const double mask = microseconds([&](int) { step.mask(); });
+    const double correction = microseconds([&](int) { step.correct(); });
+    const double bare = microseconds([&](int i) { step.run_bare(i); });
+    const double whole = microseconds([&](int i) { step.run_whole(i); });
+    state.SetIterationTime(1e-6 * whole);
+    state.counters["attention_us"] = attention;
+    state.counters["concat_us"] = concat;
+    state.counters["metadata_us"] = metadata;
+    state.counters["mask_us"] = mask;
+    state.counters["correction_us"] = correction;
+    state.counters["share_of_parts"] = (concat + metadata + mask + correction) / attention;
+    state.counters["absorb_and_attend_us"] = bare;
+    state.counters["beside_us"] = whole - bare;
+    state.counters["share_of_attention"] = (whole - bare) / attention;
   }
 }
 
