@@ -13,7 +13,9 @@
 #include "kernels/decode/combine/combine.h"
 #include "kernels/decode/sm90_bf16/decode.h"
 #include "kernels/decode/sm90_fp8/decode.h"
+#include "kernels/device/cuda_error.h"
 #include "tests/kernels/decode_problem.h"
+#include "tests/kernels/late_copies.h"
 
 namespace mladcp {
 namespace {
@@ -279,6 +281,65 @@ TEST_F(Sm90DecodeTest, RepeatsBitwiseAndInAGraph) {
       EXPECT_TRUE(graph.canaries_intact);
       EXPECT_EQ(direct.out, graph.out);
       EXPECT_EQ(direct.lse, graph.lse);
+    }
+  }
+}
+
+// Everything that says where a step's pages lie, written by the kernel just before the decode,
+// which lets it start first: until then it sees `stale` in every byte.
+class LateSchedule {
+ public:
+  explicit LateSchedule(int stale) : stale_(stale) {}
+  ~LateSchedule() {
+    for (const LateCopy& copy : copies_) cudaFree(const_cast<void*>(copy.from));
+  }
+
+  void launch(const DecodeParams& p, cudaStream_t stream) {
+    if (copies_.empty()) {
+      const auto requests = static_cast<std::size_t>(p.num_requests);
+      save(p.parts, static_cast<std::size_t>(p.num_parts) * sizeof(DecodePart));
+      save(p.num_splits, (requests + 1) * 4);
+      save(p.row_begin, (requests + 1) * 4);
+      save(p.lengths, requests * 4);
+      save(p.visible, static_cast<std::size_t>(p.num_rows) * 4);
+      save(p.block_table, requests * static_cast<std::size_t>(p.block_table_stride) * 4);
+    }
+    for (const LateCopy& copy : copies_) {
+      check_cuda(cudaMemsetAsync(copy.to, stale_, copy.bytes, stream), "cudaMemsetAsync");
+    }
+    launch_late_copies(copies_, stream);
+    (p.query_dtype == DType::kE4M3 ? mladcp::launch : launch_bf16)(p, stream);
+  }
+
+ private:
+  void save(const void* data, std::size_t bytes) {
+    void* copy = nullptr;
+    check_cuda(cudaMalloc(&copy, bytes), "cudaMalloc");
+    copies_.push_back({const_cast<void*>(data), copy, bytes});
+    check_cuda(cudaMemcpy(copy, data, bytes, cudaMemcpyDeviceToDevice), "cudaMemcpy");
+    check_cuda(cudaDeviceSynchronize(), "copy");
+  }
+
+  int stale_;
+  std::vector<LateCopy> copies_;
+};
+
+TEST_F(Sm90DecodeTest, ScheduleMayBeWrittenByTheKernelBefore) {
+  for (const int heads : {16, 128, -64}) {  // negative: bf16
+    DecodeProblem p = random_problem(std::abs(heads), 2);
+    if (heads < 0) p.dtype = DType::kBF16;
+    RunOptions options;
+    options.f16_partials = heads > 0;
+    const DecodeResult want = run(p, options);
+    for (const int stale : {0x00, 0x01, 0x7F, 0xFF}) {
+      SCOPED_TRACE("heads " + std::to_string(heads) + ", stale " + std::to_string(stale));
+      LateSchedule late(stale);
+      options.repeats = 3;
+      const DecodeResult got = run_decode(
+          p, [&](const DecodeParams& params, cudaStream_t s) { late.launch(params, s); }, options);
+      EXPECT_TRUE(got.canaries_intact);
+      EXPECT_EQ(got.out, want.out);
+      EXPECT_EQ(got.lse, want.lse);
     }
   }
 }

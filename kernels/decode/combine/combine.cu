@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "kernels/decode/combine/combine.h"
-#include "kernels/device/cuda_error.h"
+#include "kernels/device/dependent_launch.h"
 
 namespace mladcp {
 namespace {
@@ -125,24 +125,27 @@ struct RunningMerge {
   float maximum = kEmpty;
   float weight_sum = 0.0F;
 
-  // All lanes of a warp; returns the factor for what was summed before.
+  // LSEs to weights; returns the factor for what was summed before. All lanes of a warp.
   template <int kWords>
-  __device__ __forceinline__ float add_chunk(float (&word)[kWords]) {
+  __device__ __forceinline__ float weigh_chunk(float (&word)[kWords]) {
     float largest = word[0];
 #pragma unroll
     for (int k = 1; k < kWords; ++k) largest = fmaxf(largest, word[k]);
     largest = fmaxf(maximum, warp_max(largest));
     const float reference = largest == kEmpty ? 0.0F : largest;
-    float sum = 0.0F;
 #pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      word[k] = __expf(word[k] - reference);
-      sum += word[k];
-    }
+    for (int k = 0; k < kWords; ++k) word[k] = __expf(word[k] - reference);
     const float scale = __expf(maximum - reference);
-    weight_sum = weight_sum * scale + warp_sum(sum);
     maximum = largest;
     return scale;
+  }
+  // Adds the weights of that chunk.
+  template <int kWords>
+  __device__ __forceinline__ void add_chunk(const float (&word)[kWords], float scale) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) sum += word[k];
+    weight_sum = weight_sum * scale + warp_sum(sum);
   }
   __device__ __forceinline__ float inverse(float output_scale) const {
     return weight_sum > 0.0F ? output_scale / weight_sum : 0.0F;
@@ -218,8 +221,9 @@ __global__ void __launch_bounds__(kDeepWarps * 32, 2)
         if (s < count) value[i][c] = load_value<kF16>(p, w, base + s, dim + c * kSlice);
       }
     }
+    float scale = 0.0F;
     if (warp == 0) {
-      const float scale = merge.add_chunk(word);
+      scale = merge.weigh_chunk(word);
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
         if (32 * k + lane < kDeepChunk) weight[32 * k + lane] = word[k];
@@ -227,6 +231,7 @@ __global__ void __launch_bounds__(kDeepWarps * 32, 2)
       if (lane == 0) rescale = scale;
     }
     __syncthreads();
+    if (warp == 0) merge.add_chunk(word, scale);
 #pragma unroll
     for (int c = 0; c < kSliceCount; ++c) {
       if (base > 0) scale_by(sum[c], rescale);
@@ -288,7 +293,8 @@ __device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part
         }
       }
       if (group == 0) {
-        const float scale = merge.add_chunk(word);
+        const float scale = merge.weigh_chunk(word);
+        merge.add_chunk(word, scale);
 #pragma unroll
         for (int c = 0; c < kSliceCount; ++c) scale_by(sum[c], scale);
       }
@@ -354,23 +360,13 @@ void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
   const int rows = p.max_rows_per_request * p.num_heads;
   // Splits of an average request.
   const int depth = (p.num_requests + p.num_parts) / p.num_requests;
-  int device = 0;
-  int major = 0;
-  check_cuda(cudaGetDevice(&device), "decode_combine");
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-             "decode_combine");
   const Combine combine =
       p.f16_partials ? choose_combine<true>(depth, rows) : choose_combine<false>(depth, rows);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(combine.blocks), static_cast<unsigned>(candidates));
   config.blockDim = dim3(static_cast<unsigned>(combine.threads));
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = major >= 9 ? 1 : 0;
-  check_cuda(cudaLaunchKernelEx(&config, combine.kernel, p, by_part), "decode_combine: launch");
+  launch_dependent("decode_combine", config, combine.kernel, p, by_part);
 }
 
 }  // namespace mladcp

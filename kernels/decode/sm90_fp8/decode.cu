@@ -1,11 +1,11 @@
 #include "core/error.h"
+#include "kernels/decode/sm90_common/launch.h"
 #include "kernels/decode/sm90_common/refusal.h"
 #include "kernels/decode/sm90_common/tensor_map.h"
 #include "kernels/decode/sm90_fp8/decode.h"
 #include "kernels/decode/sm90_fp8/output.cuh"
 #include "kernels/decode/sm90_fp8/producer.cuh"
 #include "kernels/decode/sm90_fp8/softmax.cuh"
-#include "kernels/device/cuda_error.h"
 
 namespace mladcp {
 namespace {
@@ -13,21 +13,20 @@ namespace {
 using sm90_fp8::Config;
 using sm90_fp8::PvFormat;
 
-// One CTA walks one part for one tile of rows; the CTAs of a part lie side by side, so that the
-// tiles read the same pages at about the same time and all but the first find them in L2.
+// CTA {tile, part} walks one part for one tile of rows.
 template <class C>
 __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
     sm90_fp8_decode_kernel(const __grid_constant__ CUtensorMap latent_map,
                            const __grid_constant__ CUtensorMap rope_map,
                            const __grid_constant__ CUtensorMap query_latent_map,
                            const __grid_constant__ CUtensorMap query_rope_map,
-                           const __grid_constant__ DecodeParams p, int row_tiles, int page_shift,
+                           const __grid_constant__ DecodeParams p, int page_shift,
                            bool query_boxes) {
   extern __shared__ __align__(1024) char shared_bytes[];
   const sm90_fp8::Shared<C> shared{sm90::shared_address(shared_bytes)};
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x >> 7), 0);
-  const int part = blockIdx.x / row_tiles;
-  const int tile = blockIdx.x % row_tiles;
+  const int tile = blockIdx.x;
+  const int part = blockIdx.y;
 
   shared.init_factors();
   if (threadIdx.x == 0) {
@@ -80,30 +79,13 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
 
 template <class C>
 void launch(const DecodeParams& p, cudaStream_t stream) {
-  const int row_tiles = (p.max_rows_per_request * p.num_heads + C::kRows - 1) / C::kRows;
   const sm90::PagedCacheMaps maps = sm90::make_fp8_cache_maps(p);
   const bool query_boxes = sm90::query_tiles_are_boxes(p, C::kRows);
   const sm90::PagedCacheMaps query_maps =
       query_boxes ? sm90::make_fp8_query_maps(p, C::kRows) : maps;  // unused otherwise
-  int page_shift = 0;
-  while ((sm90_fp8::kPageKeys << page_shift) < p.page_size) ++page_shift;
-  const auto kernel = sm90_fp8_decode_kernel<C>;
-  check_cuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes),
-      "sm90_fp8_decode: shared memory");
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(p.num_parts * row_tiles));
-  config.blockDim = dim3(sm90_fp8::kThreads);
-  config.dynamicSmemBytes = C::kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  check_cuda(cudaLaunchKernelEx(&config, kernel, maps.latent, maps.rope, query_maps.latent,
-                                query_maps.rope, p, row_tiles, page_shift, query_boxes),
-             "sm90_fp8_decode: launch");
+  sm90::launch_decode("sm90_fp8_decode", p, C::kRows, sm90_fp8::kThreads, C::kSharedBytes, stream,
+                      sm90_fp8_decode_kernel<C>, maps.latent, maps.rope, query_maps.latent,
+                      query_maps.rope, p, sm90::page_shift(p), query_boxes);
 }
 
 }  // namespace

@@ -161,9 +161,7 @@ __device__ __forceinline__ void to_exponents(float (&s)[32], const RowState& row
 inline constexpr int kGroups = 4;
 inline constexpr int kGroupSize = 8;
 
-// Exponents of a group to weights. Volatile, so that the groups are issued in the order written:
-// the unit takes an instruction every 8 cycles and 40 to answer, and a sum that follows at once
-// would hold up the exponentials behind it.
+// Exponents of a group to weights.
 __device__ __forceinline__ void to_weights(float* w, const float* x) {
 #pragma unroll
   for (int r = 0; r < kGroupSize; ++r) w[r] = sm90::exp2_in_order(x[r]);
@@ -216,14 +214,17 @@ struct PackedWeights {
     }
   }
 
-  // The tile is [rows][64 B] (e4m3) or [rows][128 B] (f16), swizzled.
+  // The tile is [rows][64 B] (e4m3) or [rows][128 B] (f16), swizzled. Eight rows further the
+  // swizzle is the same, four chunks further it differs in one bit.
   __device__ __forceinline__ void store(std::uint32_t tile, int warp, int lane) const {
+    constexpr int kRowBytes = C::kPv16Bit ? 128 : 64;
+    constexpr int kRowWords = kWords / 2;
     const int row = 16 * warp + (lane & 7);
+    const std::uint32_t at =
+        tile + (C::kPv16Bit ? swizzled_128(row, lane >> 3) : swizzled_64(row, lane >> 3));
 #pragma unroll
     for (int i = 0; i < kWords; i += 4) {
-      const int r = row + (i >= kWords / 2 ? 8 : 0);
-      const int chunk = i % (kWords / 2) + (lane >> 3);
-      sm90::store_matrix_x4(tile + (C::kPv16Bit ? swizzled_128(r, chunk) : swizzled_64(r, chunk)),
+      sm90::store_matrix_x4((i % kRowWords == 0 ? at : at ^ 64) + i / kRowWords * 8 * kRowBytes,
                             word[i], word[i + 1], word[i + 2], word[i + 3]);
     }
   }
@@ -346,9 +347,6 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         to_exponents(s, row0, row1, scale);
         const int bits0 = max_bits(s, 0);
         const int bits1 = max_bits(s, 1);
-        // The first group does not wait for the vote: that takes as long as its exponentials.
-        float first_weights[kGroupSize];
-        to_weights(first_weights, s);
         const bool slot_free =
             sm90::barrier_test(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
         const bool rescale =
@@ -357,35 +355,23 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         if (__builtin_expect(rescale, 0)) {
           const float alpha0 = follow_maximum<C>(row0, s, 0, bits0);
           const float alpha1 = follow_maximum<C>(row1, s, 1, bits1);
-          to_weights(first_weights, s);
           sm90::barrier_wait(shared.prob_empty(prob_at.slot()), prob_at.parity() ^ 1);
           publish_factors<C>(shared, prob_at.slot(), warp, lane, true, alpha0, alpha1);
         }
         PackedWeights<C> weights;
-        float w[kGroups * kGroupSize];
 #pragma unroll
-        for (int r = 0; r < kGroupSize; ++r) w[r] = first_weights[r];
-        const auto collect = [&](int group) {
-          float* weight = w + kGroupSize * group;
-          sm90::pin_from<kGroupSize>(weight);
+        for (int group = 0; group < kGroups; ++group) {
+          float* weight = s + kGroupSize * group;
+          to_weights(weight, weight);
           add_group(row0, row1, weight);
           weights.pack(group, weight);
-        };
-        to_weights(w + 8, s + 8);
-        to_weights(w + 16, s + 16);
-        sm90::issue_before<16>(p.num_heads, w + 8);
-        collect(0);
-        to_weights(w + 24, s + 24);
-        sm90::issue_before<8>(p.num_rows, w + 24);
-        collect(1);
-        collect(2);
-        collect(3);
+        }
         if (!C::kPv16Bit && __builtin_expect(i == 0, 0)) {
-          give_headroom<C>(row0, w, 0);
-          give_headroom<C>(row1, w, 1);
+          give_headroom<C>(row0, s, 0);
+          give_headroom<C>(row1, s, 1);
 #pragma unroll
           for (int group = 0; group < kGroups; ++group) {
-            weights.pack(group, w + kGroupSize * group);
+            weights.pack(group, s + kGroupSize * group);
           }
         }
         // Only here, so that the PV warps have the whole softmax to let go of the slot.
