@@ -32,8 +32,8 @@ class Backend {
   virtual Device& device(int rank) = 0;
   virtual Stream stream(int rank) = 0;
   virtual Ops ops(int rank) = 0;
-  // What its schedules are built for: SMs, block, overhead.
-  virtual ScheduleParams schedule_params() const = 0;
+  // What its schedules for such a step are built for: SMs, block, overhead.
+  virtual ScheduleParams schedule_params(const ScheduleShape& shape) const = 0;
   // How decode attention of q_len rows a request rounds here, for this configuration: what its
   // bounds follow from.
   virtual const NumericsProfile& numerics(const ParallelConfig& config,

@@ -15,7 +15,7 @@ class CpuBackend final : public Backend {
   Device& device(int) override { return host_device(); }
   Stream stream(int) override { return {}; }
   Ops ops(int) override { return ops_.ops(); }
-  ScheduleParams schedule_params() const override {
+  ScheduleParams schedule_params(const ScheduleShape&) const override {
     return {.num_sms = CpuAttentionOps::kScheduledSms};
   }
   const NumericsProfile& numerics(const ParallelConfig&, std::int64_t) const override {

@@ -12,7 +12,9 @@ class CudaBackend final : public Backend {
   Device& device(int rank) override { return ranks_.device(rank); }
   Stream stream(int rank) override { return ranks_.stream(rank); }
   Ops ops(int rank) override { return ranks_.ops(rank); }
-  ScheduleParams schedule_params() const override { return ranks_.schedule_params(); }
+  ScheduleParams schedule_params(const ScheduleShape& shape) const override {
+    return ranks_.schedule_params(shape);
+  }
   const NumericsProfile& numerics(const ParallelConfig& config, std::int64_t q_len) const override {
     return ranks_.numerics(config, q_len);
   }

@@ -10,10 +10,8 @@ CudaRanks::CudaRanks(const std::vector<int>& cards, int first_rank) : first_rank
   }
 }
 
-ScheduleParams CudaRanks::schedule_params() const {
-  ScheduleParams params;
-  params.num_sms = ranks_.front()->device->properties().multiprocessors;
-  return params;
+ScheduleParams CudaRanks::schedule_params(const ScheduleShape& shape) const {
+  return ranks_.front()->ops.attention.schedule_params(shape);
 }
 
 const NumericsProfile& CudaRanks::numerics(const ParallelConfig& config, std::int64_t q_len) const {

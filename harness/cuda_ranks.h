@@ -23,7 +23,7 @@ class CudaRanks {
   Ops ops(int rank) { return at(rank).checked.ops(); }
 
   // Of the first card: a group's cards are alike.
-  ScheduleParams schedule_params() const;
+  ScheduleParams schedule_params(const ScheduleShape& shape) const;
   const NumericsProfile& numerics(const ParallelConfig& config, std::int64_t q_len) const;
   static PrefillFormats prefill_formats();
 

@@ -83,11 +83,13 @@ Check plan_check(const ParallelConfig& config, const DecodeProblem& problem,
 
 // "schedule": the tile schedule by its laws, for the gathered heads.
 Check schedule_check(const ParallelConfig& config, const RankOutcome& at_rank,
-                     const ScheduleParams& params, int rank) {
+                     const Backend& backend, int rank) {
   const TensorView& tensor = at_rank.taps.at("schedule.parts");
   const TensorView& splits = at_rank.taps.at("schedule.num_splits");
   const char* name = "tile schedule by its laws, N x H heads";
   if (at_rank.plan.requests() == 0) return skipped("schedule", rank, name, "no requests");
+  const ScheduleParams params =
+      backend.schedule_params({config.gathered_heads(), at_rank.plan.max_q_len});
   std::vector<SchedulePart> parts;
   const std::span<const std::int32_t> numbers(tensor.as<const std::int32_t>(),
                                               static_cast<std::size_t>(tensor.elements()));
@@ -309,7 +311,7 @@ Check check_equal_bits(const std::string& stage, int rank, const std::string& na
 
 std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
                                        const PagedLayout& layout, const GroupOutcome& outcome,
-                                       const ScheduleParams& schedule_params) {
+                                       const Backend& backend) {
   std::vector<Check> checks;
   for (std::size_t r = 0; r < outcome.ranks.size(); ++r) {
     const auto rank = static_cast<int>(r);
@@ -320,7 +322,7 @@ std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodePro
                                       cache_after_step(scenario.parallel, problem, layout, rank)));
     checks.push_back(quantise_check(scenario.parallel, problem, outcome, rank));
     checks.push_back(query_check(scenario, outcome, rank));
-    checks.push_back(schedule_check(scenario.parallel, at_rank, schedule_params, rank));
+    checks.push_back(schedule_check(scenario.parallel, at_rank, backend, rank));
     checks.push_back(mask_check(at_rank, rank));
     checks.push_back(lse_check(at_rank, rank));
     checks.push_back(gathered_lse_check(scenario, outcome, rank));

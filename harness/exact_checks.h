@@ -3,18 +3,18 @@
 
 #include <vector>
 
-#include "core/scheduler.h"
+#include "harness/backend.h"
 #include "harness/check.h"
 #include "harness/decode_run.h"
 
 namespace mladcp {
 
 // Stages "plan", "write", "quantise", "query", "schedule", "mask", "lse", "collectives" of every
-// rank of a group. A stage that cannot be judged with the scenario's collective is skipped with the
-// reason.
+// rank of a group that ran on `backend`. A stage that cannot be judged with the scenario's
+// collective is skipped with the reason.
 std::vector<Check> exact_decode_checks(const Scenario& scenario, const DecodeProblem& problem,
                                        const PagedLayout& layout, const GroupOutcome& outcome,
-                                       const ScheduleParams& schedule_params);
+                                       const Backend& backend);
 
 // An exact check that found `wrong` faults, the first of which `first` describes.
 Check check_count(const std::string& stage, int rank, const std::string& name, std::int64_t wrong,

@@ -44,10 +44,8 @@ ProbeOutcome judge_decode_step(const ProbeContext& context, const Scenario& scen
         run_decode_group(scenario, problem, layout, group, context.backend, context.variation);
     if (!outcome.complete) return;
     progress(0.5, "checking against the reference");
-    append(
-        result,
-        exact_decode_checks(scenario, problem, layout, outcome, context.backend.schedule_params()),
-        group, config.dcp);
+    append(result, exact_decode_checks(scenario, problem, layout, outcome, context.backend), group,
+           config.dcp);
     append(result,
            bounded_decode_checks(scenario, problem, outcome,
                                  context.backend.numerics(config, scenario.q_len),

@@ -69,7 +69,9 @@ class NcclThreadsBackend final : public Backend {
   Device& device(int rank) override { return ranks_.device(rank); }
   Stream stream(int rank) override { return ranks_.stream(rank); }
   Ops ops(int rank) override { return ranks_.ops(rank); }
-  ScheduleParams schedule_params() const override { return ranks_.schedule_params(); }
+  ScheduleParams schedule_params(const ScheduleShape& shape) const override {
+    return ranks_.schedule_params(shape);
+  }
   const NumericsProfile& numerics(const ParallelConfig& config, std::int64_t q_len) const override {
     return ranks_.numerics(config, q_len);
   }
@@ -106,7 +108,9 @@ class NcclProcessBackend final : public Backend, public ProcessLink {
   Device& device(int) override { return ranks_.device(rank_); }
   Stream stream(int) override { return ranks_.stream(rank_); }
   Ops ops(int) override { return ranks_.ops(rank_); }
-  ScheduleParams schedule_params() const override { return ranks_.schedule_params(); }
+  ScheduleParams schedule_params(const ScheduleShape& shape) const override {
+    return ranks_.schedule_params(shape);
+  }
   const NumericsProfile& numerics(const ParallelConfig& config, std::int64_t q_len) const override {
     return ranks_.numerics(config, q_len);
   }

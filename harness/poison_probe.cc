@@ -30,7 +30,9 @@ class PoisoningBackend final : public Backend {
   Device& device(int rank) override { return poisoning(rank); }
   Stream stream(int rank) override { return inner_.stream(rank); }
   Ops ops(int rank) override { return inner_.ops(rank); }
-  ScheduleParams schedule_params() const override { return inner_.schedule_params(); }
+  ScheduleParams schedule_params(const ScheduleShape& shape) const override {
+    return inner_.schedule_params(shape);
+  }
   const NumericsProfile& numerics(const ParallelConfig& config, std::int64_t q_len) const override {
     return inner_.numerics(config, q_len);
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/ops.h"
+#include "core/scheduler.h"
 #include "kernels/device/cuda_device.h"
 #include "kernels/gemm/blas.h"
 
@@ -58,6 +59,9 @@ class CudaAttentionOps final : public AttentionOps {
       : device_(device), kernels_(kernels) {}
 
   std::int64_t num_parts(const ScheduleShape& shape) const override;
+  // What schedules for this shape are built with: the multiprocessors of this device, and what
+  // starting a request costs its kernels.
+  ScheduleParams schedule_params(const ScheduleShape& shape) const;
   void build_schedule(const ScheduleTensors& schedule, const TensorView& lengths,
                       const ScheduleShape& shape, Stream stream) override;
 

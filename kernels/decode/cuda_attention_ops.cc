@@ -106,13 +106,22 @@ std::int64_t CudaAttentionOps::num_parts(const ScheduleShape& shape) const {
   return num_sm_parts(device_.properties().multiprocessors, shape.heads, shape.q_len);
 }
 
-void CudaAttentionOps::build_schedule(const ScheduleTensors& schedule, const TensorView& lengths,
-                                      const ScheduleShape&, Stream stream) {
-  expect_on(device_, {schedule.parts, schedule.num_splits, lengths});
+ScheduleParams CudaAttentionOps::schedule_params(const ScheduleShape& shape) const {
   ScheduleParams params;
   params.num_sms = device_.properties().multiprocessors;
+  if (kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90) {
+    params.overhead_blocks = sm90_fp8_decode_overhead_blocks(static_cast<int>(shape.q_len),
+                                                             static_cast<int>(shape.heads));
+  }
+  return params;
+}
+
+void CudaAttentionOps::build_schedule(const ScheduleTensors& schedule, const TensorView& lengths,
+                                      const ScheduleShape& shape, Stream stream) {
+  expect_on(device_, {schedule.parts, schedule.num_splits, lengths});
   const DeviceGuard guard(device_.index());
-  build_schedule_on_device(schedule, lengths, ScheduleDialect::kBlocks, params, stream);
+  build_schedule_on_device(schedule, lengths, ScheduleDialect::kBlocks, schedule_params(shape),
+                           stream);
 }
 
 std::string_view CudaAttentionOps::decode_profile(DType query, DType cache, std::int64_t page,
