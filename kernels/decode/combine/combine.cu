@@ -100,10 +100,20 @@ template <bool kF16>
 using Raw4 = std::conditional_t<kF16, uint2, float4>;
 
 template <bool kF16>
+__device__ __forceinline__ const Raw4<kF16>* value_address(const DecodeParams& p, const RowWork& w,
+                                                           int split, int dim) {
+  return static_cast<const Raw4<kF16>*>(p.partial_out) +
+         (w.values + split * w.split_stride * kDecodeLatentRank + dim) / 4;
+}
+template <bool kF16>
 __device__ __forceinline__ Raw4<kF16> load_value(const DecodeParams& p, const RowWork& w, int split,
                                                  int dim) {
-  return __ldcg(static_cast<const Raw4<kF16>*>(p.partial_out) +
-                (w.values + split * w.split_stride * kDecodeLatentRank + dim) / 4);
+  return __ldcg(value_address<kF16>(p, w, split, dim));
+}
+
+// Has the address translated before it is needed; the line itself may still change.
+__device__ __forceinline__ void touch(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 __device__ __forceinline__ float4 widen(const float4& v) { return v; }
@@ -197,6 +207,9 @@ __global__ void __launch_bounds__(kDeepWarps * 32, 2)
   const int warp = threadIdx.x >> 5;
   const int lane = threadIdx.x & 31;
   const int dim = blockIdx.x % kBlocksPerRow * (kSlice * kSliceCount) + lane * 4;
+  touch(value_address<kF16>(p, w, min(warp, w.r.num_splits - 1), dim));
+  if (warp == 0) touch(w.lse + min(lane, w.r.num_splits - 1) * w.split_stride);
+  if (warp == 0) touch(target.out + dim);
   wait_for_upstream_grid();
 
   RunningMerge merge;
@@ -273,6 +286,9 @@ __device__ __forceinline__ void combine_rows(const DecodeParams& p, bool by_part
   const RowTarget target = row_target(p, w);
   const int lane = threadIdx.x & 31;
   const int dim = unit % kWarpsPerRow * (kSlice * kSliceCount) + lane * 4;
+  touch(value_address<kF16>(p, w, 0, dim));
+  touch(w.lse + min(lane, w.r.num_splits - 1) * w.split_stride);
+  touch(target.out + dim);
   wait_for_upstream_grid();
 
   RunningMerge merge;
@@ -351,6 +367,24 @@ Combine choose_combine(int depth, int rows) {
   return {combine_deep_kernel<kF16, 1>, 32 * kDeepWarps, rows * kSlices};
 }
 
+// A grid that one block a multiprocessor holds gets so much shared memory that no two blocks share
+// one: they would share its way to L2 as well, while others idle.
+void spread_over_card(cudaLaunchConfig_t& config, CombineKernel kernel) {
+  const auto attribute = [](cudaDeviceAttr which) {
+    int device = 0;
+    int value = 0;
+    check_cuda(cudaGetDevice(&device), "decode_combine");
+    check_cuda(cudaDeviceGetAttribute(&value, which, device), "decode_combine");
+    return value;
+  };
+  const auto processors = static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount));
+  if (config.gridDim.x * config.gridDim.y > processors) return;
+  const int bytes = attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "decode_combine");
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+}
+
 }  // namespace
 
 void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
@@ -366,6 +400,7 @@ void launch_decode_combine(const DecodeParams& p, cudaStream_t stream) {
   config.gridDim = dim3(static_cast<unsigned>(combine.blocks), static_cast<unsigned>(candidates));
   config.blockDim = dim3(static_cast<unsigned>(combine.threads));
   config.stream = stream;
+  spread_over_card(config, combine.kernel);
   launch_dependent("decode_combine", config, combine.kernel, p, by_part);
 }
 

@@ -34,6 +34,7 @@ struct Config {
   static constexpr int kStages = 2;
   static constexpr int kStageBytes = kTiles * kTileBytes;
   static constexpr int kPrefetchPages = 1;
+  static constexpr int kPagesInFlight = kStages;
   static constexpr int kProbSlotBits = 0;  // one buffer of P
   static constexpr int kProbBytes = kRows * kPageKeys * 2;
 

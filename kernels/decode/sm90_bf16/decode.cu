@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
   const int warpgroup = __shfl_sync(~0U, static_cast<int>(threadIdx.x >> 7), 0);
   const int part = blockIdx.x / row_tiles;
   const int tile = blockIdx.x % row_tiles;
+  const int guess = warpgroup == 3 ? sm90_fp8::guess_part(p, part) : 0;
   shared.init_factors();
   if (threadIdx.x == 0) {
     sm90::tma_prefetch_descriptor(&cache_map);
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
     sm90::shrink_registers<Config::kProducerRegisters>();
     if (threadIdx.x < 416) {
       sm90_fp8::stream_pages<Config>(
-          p, shared, part, tile, page_shift,
+          p, shared, part, guess, tile, page_shift,
           [&](std::uint32_t stage, std::uint32_t full, int row, int page) {
             sm90::tma_load_4d(stage, &cache_map, 0, row, 0, page, full, sm90::kEvictFirst);
           },

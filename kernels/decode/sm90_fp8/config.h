@@ -50,6 +50,8 @@ struct Config {
   static constexpr bool kF16Partials = true;
   static constexpr int kStageBytes = kPageBytes;
   static constexpr int kPrefetchPages = 0;  // five stages are deep enough
+  static constexpr int kPagesInFlight = 2;  // of one CTA
+  static constexpr int kFirstPages = 1;     // of a part, brought to L2 before it may begin
   static constexpr int kProbSlotBits = 1;   // two buffers of P
   static constexpr int kSoftmaxWarps = kRows / 16;
 

@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
   const int tile = blockIdx.x;
   const int part = blockIdx.y;
 
+  const int guess = warpgroup == 3 ? sm90_fp8::guess_part(p, part) : 0;
   shared.init_factors();
   if (threadIdx.x == 0) {
     sm90::tma_prefetch_descriptor(&latent_map);
@@ -39,6 +40,12 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
     shared.init_barriers();
   }
   __syncthreads();
+  if (threadIdx.x >= sm90_fp8::kThreads - 32) {
+    sm90_fp8::prefetch_first_pages<C>(p, guess, tile, page_shift, [&](int row, int page) {
+      sm90::tma_prefetch_4d(&latent_map, 0, row, 0, page);
+      sm90::tma_prefetch_3d(&rope_map, 0, row, page);
+    });
+  }
   sm90::wait_for_upstream_grid();
   sm90::allow_dependent_grid();
 
@@ -46,7 +53,7 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
     sm90::shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x < 416) {
       sm90_fp8::stream_pages<C>(
-          p, shared, part, tile, page_shift,
+          p, shared, part, guess, tile, page_shift,
           [&](std::uint32_t stage, std::uint32_t full, int row, int page) {
             sm90::tma_load_4d(stage, &latent_map, 0, row, 0, page, full, sm90::kEvictFirst);
             sm90::tma_load_3d(stage + sm90_fp8::kRopeTileOffset, &rope_map, 0, row, page, full,

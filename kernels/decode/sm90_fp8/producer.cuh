@@ -16,6 +16,14 @@ __device__ __forceinline__ int load_int(const std::int32_t* p) {
   return v;
 }
 
+// What an upstream kernel may be writing right now: past L1, so that no later load meets an old
+// line there.
+__device__ __forceinline__ int peek_int(const std::int32_t* p) {
+  int v;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 // The page of a block, 0 past the end of the table row. `page_shift`: log2 of blocks a page.
 __device__ __forceinline__ int table_entry(const DecodeParams& p, int request, int block,
                                            int page_shift) {
@@ -23,6 +31,47 @@ __device__ __forceinline__ int table_entry(const DecodeParams& p, int request, i
   const int column = block >> page_shift;
   // The launch refuses tables of 2^31 entries and more.
   return column < columns ? load_int(p.block_table + (request * columns + column)) : 0;
+}
+
+inline constexpr int kUsedPartFields = 5;  // of DecodePart, one a lane
+
+// Field `lane` of the part's record before the upstream grids have completed. They may still write
+// the schedule, so it is a guess, good for addresses of loads that are checked or that nobody uses.
+__device__ __forceinline__ int guess_part(const DecodeParams& p, int part_index) {
+  const int lane = sm90::thread_index() & 31;
+  return lane < kUsedPartFields
+             ? peek_int(reinterpret_cast<const int*>(p.parts + part_index) + lane)
+             : 0;
+}
+
+// Request and block where a guessed part begins, made safe to compute addresses with.
+struct PartStart {
+  int request;
+  int block;
+};
+__device__ __forceinline__ PartStart guessed_start(const DecodeParams& p, int guess) {
+  const int request = __shfl_sync(~0U, guess, 0);
+  return {max(0, min(request, p.num_requests - 1)), max(0, __shfl_sync(~0U, guess, 1))};
+}
+
+// Brings the first pages of a part to L2 while the upstream grids finish: the memory would idle
+// meanwhile. All lanes of one warp; the row tiles of a part (gridDim.x) take turns. A wrong guess
+// costs a read, and prefetch(row in page, page) of a page outside the cache does nothing.
+template <class C, class Prefetch>
+__device__ __forceinline__ void prefetch_first_pages(const DecodeParams& p, int guess, int tile,
+                                                     int page_shift, const Prefetch& prefetch) {
+  const auto [request, first_block] = guessed_start(p, guess);
+  const int lane = sm90::thread_index() & 31;
+  const int block = first_block + lane;
+  const int column = block >> page_shift;
+  int blocks = (peek_int(p.lengths + request) + kPageKeys - 1) / kPageKeys;
+  if (request == __shfl_sync(~0U, guess, 2)) blocks = min(blocks, __shfl_sync(~0U, guess, 3));
+  if (lane < C::kFirstPages && lane % gridDim.x == tile && block < blocks &&
+      column < p.block_table_stride) {
+    const int page = peek_int(p.block_table + (request * p.block_table_stride + column));
+    prefetch((block & ((1 << page_shift) - 1)) * kPageKeys, page);
+  }
+  __syncwarp();
 }
 
 __device__ __forceinline__ void store_field(std::uint32_t piece, std::size_t offset, int value) {
@@ -37,11 +86,22 @@ __device__ __forceinline__ void store_field(std::uint32_t piece, std::size_t off
 // pages earlier.
 template <class C, class Load, class Prefetch>
 __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared<C>& shared,
-                                             int part_index, int tile, int page_shift,
+                                             int part_index, int guess, int tile, int page_shift,
                                              const Load& load, const Prefetch& prefetch) {
   const auto lane = [] { return sm90::thread_index() & 31; };
-  const int field =
-      lane() < 5 ? load_int(reinterpret_cast<const int*>(p.parts + part_index) + lane()) : 0;
+  // One load a lane, so that they travel together: two row bounds, two split bounds, the length.
+  const auto request_fact = [&](int request) {
+    const std::int32_t* source = lane() < 2 ? p.row_begin : lane() < 4 ? p.num_splits : p.lengths;
+    return lane() < 5 ? load_int(source + (request + (lane() < 4 ? lane() & 1 : 0))) : 0;
+  };
+  // The part and, where the guess says, its first request: one trip to memory for both.
+  const int field = lane() < kUsedPartFields
+                        ? load_int(reinterpret_cast<const int*>(p.parts + part_index) + lane())
+                        : 0;
+  const PartStart start = guessed_start(p, guess);
+  int entry = table_entry(p, start.request, start.block + lane(), page_shift);
+  int fact = request_fact(start.request);
+  bool known = __all_sync(~0U, field == guess);
   PieceCursor piece_at;
   RingCursor<C::kStages> page_at;
   int request = __shfl_sync(~0U, field, 0);
@@ -51,10 +111,11 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
     // The first piece may begin inside its request, the last may end inside.
     const bool first = request == __shfl_sync(~0U, field, 0);
     const int first_block = first ? __shfl_sync(~0U, field, 1) : 0;
-    int entry = table_entry(p, request, first_block + lane(), page_shift);
-    // One load a lane, so that they travel together: two row bounds, two split bounds, the length.
-    const std::int32_t* source = lane() < 2 ? p.row_begin : lane() < 4 ? p.num_splits : p.lengths;
-    const int fact = lane() < 5 ? load_int(source + (request + (lane() < 4 ? lane() & 1 : 0))) : 0;
+    if (!known) {
+      entry = table_entry(p, request, first_block + lane(), page_shift);
+      fact = request_fact(request);
+    }
+    known = false;
     const int row_begin = __shfl_sync(~0U, fact, 0);
     const int rows = (__shfl_sync(~0U, fact, 1) - row_begin) * p.num_heads - tile * C::kRows;
     if (rows <= 0) continue;
@@ -105,6 +166,10 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
         const std::uint32_t full = shared.page_full(page_at.slot());
         const std::uint32_t stage = shared.stage(page_at.slot());
         sm90::barrier_wait(shared.page_empty(page_at.slot()), page_at.parity() ^ 1);
+        // More pages in flight would only queue at the memory, before those of CTAs that lag.
+        const int landed = page_at.slot() - C::kPagesInFlight;
+        sm90::barrier_wait(shared.page_full(landed < 0 ? landed + C::kStages : landed),
+                           landed < 0 ? page_at.parity() ^ 1 : page_at.parity());
         sm90::barrier_arrive_expect_bytes(full, C::kStageBytes);
         load(stage, full, row, page);
       }
