@@ -92,9 +92,15 @@ Tensor gathered_keys(const SafetensorsFile& file, const TensorView& cache, const
   return keys;
 }
 
-bool is_causal(const SafetensorsFile& file) {
+// One new token sees all keys either way.
+bool is_causal(const SafetensorsFile& file, std::int64_t q_len) {
   const auto found = file.metadata.find("causal");
-  if (found == file.metadata.end()) return false;
+  if (found == file.metadata.end()) {
+    if (q_len == 1) return false;
+    refuse(file, fmt::format("metadata causal is missing and q has {} tokens a request: add True "
+                             "where each sees the keys up to its own, False where all see all",
+                             q_len));
+  }
   if (found->second != "True" && found->second != "False") {
     refuse(file, "metadata causal is '" + found->second + "', must be True or False");
   }
@@ -129,7 +135,7 @@ AttentionDump read_attention_dump(const std::string& path) {
   if (query.elements() == 0) refuse(file, describe(query) + ": there is nothing to judge");
   expect_finite(file, query);
   OracleProblem& problem = dump.problem;
-  const bool causal = is_causal(file);
+  const bool causal = is_causal(file, q_len);
   for (std::int64_t b = 0; b < batch; ++b) {
     dump.keys.push_back(gathered_keys(file, cache, table, b));
     expect_finite(file, dump.keys.back());

@@ -19,7 +19,8 @@ namespace mladcp {
 //   lse          [B, q_len, H]     fp32, natural logarithm; of a row without keys -inf or +inf
 // and of metadata
 //   softmax_scale  and, with e4m3, k_scale and q_scale: what one unit of a code is worth
-//   causal         "True": row j of a request sees seq_len - q_len + j + 1 keys; else all
+//   causal         "True": row j of a request sees seq_len - q_len + j + 1 keys; "False": all.
+//                  May be left out where q_len is 1
 // Under DCP it is the call of one rank: H the gathered heads, seq_lens those of its shard.
 struct AttentionDump {
   SafetensorsFile file;
@@ -32,8 +33,8 @@ struct AttentionDump {
 
 // InvalidArgument naming file, tensor and remedy: what read_safetensors refuses, a tensor that is
 // missing or of another dtype or shape, a length beyond the table, a page beyond the cache (with
-// request and column), a scale that is missing, not finite or not above 0, a query
-// without elements, an Inf or NaN in the query or a visible key.
+// request and column), a scale that is missing, not finite or not above 0, q_len
+// above 1 without causal, a query without elements, an Inf or NaN in the query or a visible key.
 AttentionDump read_attention_dump(const std::string& path);
 
 }  // namespace mladcp

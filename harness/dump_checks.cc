@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "core/device.h"
 #include "core/error.h"
@@ -16,6 +17,36 @@
 namespace mladcp {
 namespace {
 
+// What kernels that round so take; nothing: any. A bf16 kernel may widen an e4m3 cache, exactly.
+struct Formats {
+  const NumericsProfile& profile;
+  std::optional<DType> query;
+  std::optional<DType> cache;
+};
+
+const Formats kFormats[] = {{profiles::kCudaGenericFp8, {}, DType::kE4M3},
+                            {profiles::kCudaGenericBf16, DType::kBF16, {}},
+                            {profiles::kSm90Fp8, DType::kE4M3, DType::kE4M3},
+                            {profiles::kSm90Fp8F16, DType::kE4M3, DType::kE4M3},
+                            {profiles::kSm90Bf16, DType::kBF16, {}},
+                            {profiles::kFlashMlaFp8, DType::kE4M3, DType::kE4M3}};
+
+// Judged by the roundings of another format, a right kernel fails or a wrong one passes.
+void expect_formats(const AttentionDump& dump, const NumericsProfile& profile) {
+  for (const Formats& formats : kFormats) {
+    if (formats.profile.name != profile.name) continue;
+    const auto expect = [&](const TensorView& tensor, std::optional<DType> wanted) {
+      if (!wanted || tensor.dtype == *wanted) return;
+      throw InvalidArgument(
+          fmt::format("{}: numerics {} is of {} in {}, got {}; name another "
+                      "profile, or none for the one that fits",
+                      dump.file.path, profile.name, name(*wanted), tensor.name, describe(tensor)));
+    };
+    expect(dump.file.tensor("q"), formats.query);
+    expect(dump.file.tensor("kv_cache"), formats.cache);
+  }
+}
+
 const NumericsProfile& profile_of(const AttentionDump& dump, const std::string& numerics) {
   const bool codes = dump.problem.query.dtype == DType::kE4M3;
   const bool quantised = dump.file.tensor("kv_cache").dtype == DType::kE4M3;
@@ -24,11 +55,7 @@ const NumericsProfile& profile_of(const AttentionDump& dump, const std::string& 
     return quantised ? profiles::kCudaGenericFp8 : profiles::kCudaGenericBf16;
   }
   const NumericsProfile& profile = profile_from_name(numerics);
-  if (profile.device_lse && !(codes && quantised)) {
-    throw InvalidArgument(dump.file.path + ": numerics " + numerics +
-                          " is of an e4m3 query and cache, " + describe(dump.problem.query) +
-                          " is none; name another profile");
-  }
+  expect_formats(dump, profile);
   return profile;
 }
 

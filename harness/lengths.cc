@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "harness/input_file.h"
+#include "harness/text_values.h"
 
 namespace mladcp {
 namespace {
@@ -31,6 +32,7 @@ std::vector<std::string_view> split_commas(std::string_view line) {
 struct Column {
   std::size_t index;
   std::string name;
+  std::size_t columns;  // of the header
 };
 
 Column find_column(const LengthsSource& source, const std::string& header) {
@@ -40,23 +42,35 @@ Column find_column(const LengthsSource& source, const std::string& header) {
                             : std::vector<std::string>{source.column};
   for (const std::string& name : wanted) {
     const auto found = std::find(names.begin(), names.end(), name);
-    if (found != names.end()) return {static_cast<std::size_t>(found - names.begin()), name};
+    if (found == names.end()) continue;
+    if (std::find(found + 1, names.end(), name) != names.end()) {
+      throw InvalidArgument(
+          fmt::format("{}:1: column {} stands there twice; rename one", source.path, name));
+    }
+    return {static_cast<std::size_t>(found - names.begin()), name, names.size()};
   }
-  throw InvalidArgument(fmt::format("{}:1: no column {}; the header has {}", source.path,
-                                    fmt::join(wanted, " or "), fmt::join(names, ", ")));
+  const bool quotes = header.find('"') != std::string::npos;
+  const std::string held = printable(fmt::format("{}", fmt::join(names, ", ")));
+  throw InvalidArgument(fmt::format("{}:1: no column {}; the header has {:.200}; {}", source.path,
+                                    fmt::join(wanted, " or "), held,
+                                    quotes ? "write it without quotes" : "give FILE:COLUMN"));
 }
 
 std::int64_t parse_length(const LengthsSource& source, std::int64_t line, const Column& column,
                           const std::string& text) {
   const std::vector<std::string_view> fields = split_commas(text);
-  const std::string_view field =
-      column.index < fields.size() ? fields[column.index] : std::string_view();
+  if (fields.size() != column.columns) {
+    throw InvalidArgument(fmt::format(
+        "{}:{}: has {} fields, the header {}; one comma between two fields, none inside of one",
+        source.path, line, fields.size(), column.columns));
+  }
+  const std::string_view field = fields[column.index];
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   if (error != std::errc() || end != field.data() + field.size() || value < 0 ||
       value > std::numeric_limits<std::int32_t>::max()) {
-    throw InvalidArgument(fmt::format("{}:{}: column {} holds '{}', must be a length 0..2147483647",
-                                      source.path, line, column.name, field));
+    throw InvalidArgument(fmt::format("{}:{}: column {} holds {}, must be a length 0..2147483647",
+                                      source.path, line, column.name, in_quotes(field)));
   }
   return value;
 }

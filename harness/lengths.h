@@ -21,7 +21,8 @@ LengthsSource parse_lengths_source(std::string_view text);
 
 // The first `batch` rows; with a seed, `batch` distinct rows that the seed picks, in its order. The
 // same seed picks the same rows everywhere. InvalidArgument names file, line and column: a file
-// that cannot be read, an unknown column, a value outside 0 .. 2147483647, fewer rows than batch.
+// that cannot be read, a column that is unknown or named twice, a row of more or fewer fields than
+// the header, a value outside 0 .. 2147483647, fewer rows than batch.
 std::vector<std::int64_t> read_lengths(const LengthsSource& source, std::int64_t batch,
                                        std::optional<std::uint64_t> seed = std::nullopt);
 

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -14,12 +16,22 @@
 #include "collectives/launch_environment.h"
 #include "core/error.h"
 #include "harness/exit_status.h"
+#include "harness/text_values.h"
 #include "harness/verbs.h"
 
 namespace {
 
-// Never throws: standard error may be as full as standard output.
-void complain(const std::string& text) { std::fputs(text.c_str(), stderr); }
+// Does not mind a standard error as full as standard output. Further lines are indented: what a
+// name of the input holds is no message of its own.
+void complain(const std::string& problem) {
+  std::istringstream lines(problem);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    text += text.empty() ? "mladcp: " : line.rfind("  ", 0) == 0 ? "\n" : "\n  ";
+    text += mladcp::printable(line);
+  }
+  std::fputs((text + "\n").c_str(), stderr);
+}
 
 // To CLI11 "--json= x" is "--json x".
 void refuse_empty_values(int argc, char** argv) {
@@ -69,7 +81,9 @@ int run_program(int argc, char** argv) {
                                   "--help");
   }
   if (program.get_subcommands().empty()) {
-    throw mladcp::InvalidArgument("which subcommand?\n\n" + program.help());
+    complain("which subcommand?");
+    std::fputs(program.help().c_str(), stderr);
+    return mladcp::kExitBadInput;
   }
   return status;
 }
@@ -79,15 +93,15 @@ int run_program(int argc, char** argv) {
 // of its own to say, a file that only its node lacks.
 void complain_of_input(const std::string& problem) {
   const int rank = mladcp::launched_rank(std::getenv);
-  if (rank == 0) return complain(fmt::format("mladcp: {}\n", problem));
+  if (rank == 0) return complain(problem);
   std::this_thread::sleep_for(std::chrono::seconds(3));
-  complain(fmt::format("mladcp: process {}: {}\n", rank, problem));
+  complain(fmt::format("process {}: {}", rank, problem));
 }
 
 // What was printed may still be on its way; a full disk or a closed pipe shows only now.
 int flushed(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
-  complain("mladcp: could not run: standard output cannot be written\n");
+  complain("could not run: standard output cannot be written");
   return mladcp::kExitCouldNotRun;
 }
 
@@ -99,8 +113,13 @@ int main(int argc, char** argv) {
   } catch (const mladcp::InvalidArgument& error) {
     complain_of_input(error.what());
     return mladcp::kExitBadInput;
+  } catch (const std::bad_alloc&) {
+    complain(
+        "could not run: there is not enough memory; use fewer or shorter requests (--batch, "
+        "--seq-lens, --context-lens) or fewer --heads");
+    return mladcp::kExitCouldNotRun;
   } catch (const std::exception& error) {
-    complain(fmt::format("mladcp: could not run: {}\n", error.what()));
+    complain(fmt::format("could not run: {}", error.what()));
     return mladcp::kExitCouldNotRun;
   }
 }

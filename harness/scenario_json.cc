@@ -61,8 +61,12 @@ class Reader {
 
   static std::string text(const Json& json) {
     if (!json.is_string()) refuse(json, "string");
-    if (json.get<std::string>().empty()) throw InvalidArgument("must not be empty");
-    return json.get<std::string>();
+    auto text = json.get<std::string>();
+    if (text.empty()) throw InvalidArgument("must not be empty");
+    if (text.find('\0') != std::string::npos) {
+      throw InvalidArgument("is " + in_quotes(text) + ", must not hold a NUL character");
+    }
+    return text;
   }
   static void parse(const Json& json, std::string& value) { value = text(json); }
   static void parse(const Json& json, DType& value) { value = dtype_from_name(text(json)); }

@@ -52,10 +52,19 @@ void read_list(std::string_view flag, std::string_view text, std::vector<T>& val
 
 }  // namespace
 
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    shown += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return shown;
+}
+
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kMost = 40;
-  if (text.size() <= kMost) return fmt::format("'{}'", text);
-  return fmt::format("'{}...'", text.substr(0, kMost - 3));
+  if (text.size() <= kMost) return fmt::format("'{}'", printable(text));
+  return fmt::format("'{}...'", printable(text.substr(0, kMost - 3)));
 }
 
 void read_value(std::string_view flag, std::string_view text, std::string& value) {

@@ -12,7 +12,10 @@
 
 namespace mladcp {
 
-// At most 40 characters of it, in quotes: for messages.
+// Its control characters as \xNN: input must not write on a terminal, or end a message.
+std::string printable(std::string_view text);
+
+// At most 40 characters of it, in quotes, printable: for messages.
 std::string in_quotes(std::string_view text);
 
 void read_value(std::string_view flag, std::string_view text, std::string& value);  // not empty

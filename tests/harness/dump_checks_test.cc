@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -161,6 +162,41 @@ TEST(DumpChecks, CausalRowsSeeTheirOwnLength) {
   for (const auto& [name, tensor] : file.tensors) tensors.push_back(tensor);
   write_safetensors(path, tensors, file.metadata);
   EXPECT_FALSE(all_hold(judge_dumps({path}, kNumerics, 2)));
+}
+
+// Without a word on causality two rows a request could be judged either way, one without a choice.
+TEST(DumpChecks, CausalMayBeLeftOutOfOneRowARequest) {
+  EXPECT_EQ(refusal([](SafetensorsFile& file) { file.metadata.erase("causal"); }), "accepted");
+  EXPECT_THAT(refusal([](SafetensorsFile& file) {
+                file = read_safetensors(test_data_path("golden/flashmla_fp8_c.safetensors"));
+                file.metadata.erase("causal");
+              }),
+              HasSubstr("metadata causal is missing and q has 2 tokens a request: add True"));
+}
+
+TEST(DumpChecks, AProfileOfOtherFormatsIsRefused) {
+  for (const char* numerics : {"cuda_generic_bf16", "sm90_bf16"}) {
+    const Outcome outcome = run_program("check " + golden_path() + " --numerics " + numerics);
+    EXPECT_EQ(outcome.status, 2) << numerics << outcome.output;
+    EXPECT_THAT(outcome.output,
+                HasSubstr(std::string("numerics ") + numerics + " is of bf16 in q, got q e4m3"));
+  }
+  // A bf16 query, and `name` in bf16, all zeros.
+  const auto wide = [](const char* name) {
+    return spoiled([name](SafetensorsFile& file) {
+      for (const char* each : {"q", name}) {
+        Tensor& tensor = file.tensors.at(each);
+        tensor = Tensor(host_device(), DType::kBF16, tensor.shape(), each);
+        std::fill_n(tensor.as<BFloat16>(), tensor.view().elements(), BFloat16());
+      }
+    });
+  };
+  for (const char* numerics : {"sm90_fp8", "sm90_fp8_f16", "flashmla_fp8"}) {
+    EXPECT_THROW(judge_dumps({wide("q")}, numerics, 2), InvalidArgument) << numerics;
+  }
+  EXPECT_NO_THROW(judge_dumps({wide("q")}, "cuda_generic_fp8", 2));
+  EXPECT_THROW(judge_dumps({wide("kv_cache")}, "cuda_generic_fp8", 2), InvalidArgument);
+  EXPECT_NO_THROW(judge_dumps({wide("kv_cache")}, "cuda_generic_bf16", 2));
 }
 
 TEST(DumpChecks, ACacheWithAHeadAxisIsTheSame) {

@@ -87,12 +87,25 @@ TEST_F(LengthsTest, SourceSplitsAtTheLastColonUnlessTheFileExists) {
 }
 
 TEST_F(LengthsTest, ErrorsNameFileLineAndColumn) {
-  const std::string path = write("bad.csv", "a,input_tokens\n1,5\n2,x\n3\n4,-1\n5,2147483648\n");
+  const std::string path = write("bad.csv", "a,input_tokens\n1,5\n2,x\n");
   EXPECT_THAT(read_lengths({path, ""}, 1), ElementsAre(5));
   EXPECT_THAT(message({path, ""}, 2),
               AllOf(HasSubstr("bad.csv:3"), HasSubstr("input_tokens"), HasSubstr("'x'")));
   const std::string header = "a,input_tokens\n";
-  EXPECT_THAT(message({write("short.csv", header + "3\n"), ""}, 1), HasSubstr("short.csv:2"));
+  EXPECT_THAT(message({write("short.csv", header + "3\n"), ""}, 1),
+              HasSubstr("short.csv:2: has 1 fields, the header 2"));
+  EXPECT_THAT(message({write("long.csv", header + "3,4,\n"), ""}, 1),
+              HasSubstr("long.csv:2: has 3 fields, the header 2"));
+  EXPECT_THAT(message({write("twice.csv", "a,input_tokens,input_tokens\n1,2,3\n"), ""}, 1),
+              HasSubstr("twice.csv:1: column input_tokens stands there twice; rename one"));
+  EXPECT_THAT(message({write("quoted.csv", "\"input_tokens\",\"b\"\n1,2\n"), ""}, 1),
+              HasSubstr("write it without quotes"));
+  const std::string binary(
+      "\x7f"
+      "ELF\0\x1b[31m,\n1,2\n",
+      16);
+  EXPECT_THAT(message({write("binary.csv", binary), ""}, 1),
+              HasSubstr(R"(the header has \x7fELF\x00\x1b[31m, ; give FILE:COLUMN)"));
   EXPECT_THAT(message({write("minus.csv", header + "3,-1\n"), ""}, 1), HasSubstr("'-1'"));
   EXPECT_THAT(message({write("big.csv", header + "3,2147483648\n"), ""}, 1),
               HasSubstr("'2147483648'"));

@@ -132,6 +132,8 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --json /no/such/folder/report.json", "report.json cannot be written: No such file or"},
       {"run --json /tmp", "--json /tmp cannot be written: Is a directory; name another file"},
       {"metadata --seq-lens 5 --svg /no/such/x", "--svg /no/such/x cannot be written: No such"},
+      {"metadata --seq-lens 5 --svg -", "--svg is '-': drawings go to a file alone; name one"},
+      {"metadata --seq-lens 5 --svg x --json ./x", "--svg is 'x', which --json is too"},
       {"run --no-such-flag 5", "'--no-such-flag 5' was not expected; see mladcp run --help"},
       {"run --seq-lens 1, 2", "'2' was not expected; a list has commas between its values"},
       {"run --probe sonar", "sonar"},
@@ -199,6 +201,17 @@ TEST(Program, EveryFlagReadsItsWholeValueOrNamesIt) {
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_THAT(outcome.output, AllOf(StartsWith("mladcp: "), HasSubstr(input.names)));
   }
+}
+
+// A name that writes on the terminal, makes a line of its own, or ends the message.
+TEST(Program, ControlCharactersOfInputAreShownNotSent) {
+  const Outcome flag = run_program("run --model \"`printf 'a\\033[31mb\\nmladcp: c'`\"");
+  EXPECT_EQ(flag.status, 2);
+  EXPECT_THAT(flag.output, StartsWith("mladcp: model = 'a\\x1b[31mb\n  mladcp: c': use one of"));
+  const Outcome json =
+      run_program("run --scenario /dev/stdin", R"(echo '{"model": "a\u0000b"}' | )");
+  EXPECT_EQ(json.status, 2);
+  EXPECT_THAT(json.output, HasSubstr(R"(key 'model': is 'a\x00b', must not hold a NUL character)"));
 }
 
 // Settings that another phase, combine or collective would read.
