@@ -1,9 +1,12 @@
 #include "harness/run_scenario.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -62,6 +65,22 @@ void expect_offered(const Scenario& scenario) {
   }
 }
 
+// A process that runs other probes would answer questions that nobody asked. Over NCCL a report
+// travels as a collective of its own, which has checks of its own.
+void expect_same_scenario(Backend& backend, const Scenario& scenario) {
+  if (scenario.collective != "mpi" || backend.link() == nullptr) return;
+  const std::vector<std::string> all = backend.link()->gather_at_root(to_json(scenario));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const auto own = nlohmann::json::parse(all[0]), other = nlohmann::json::parse(all[rank]);
+    for (const auto& [key, value] : own.items()) {
+      if (other.at(key) == value) continue;
+      throw InvalidArgument(fmt::format("{} = {} on process 0, {} on process {}: give all the same",
+                                        key, value.dump(), other.at(key).dump(), rank));
+    }
+  }
+}
+
 }  // namespace
 
 Report run_scenario(const Scenario& scenario, const Variation* variation,
@@ -79,6 +98,7 @@ Report run_scenario(const Scenario& scenario, const Variation* variation, const 
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<const Probe*> chosen = chosen_probes(scenario);
   expect_offered(scenario);
+  expect_same_scenario(backend, scenario);
   Report report;
   report.verb = "run";
   report.scenario = scenario;

@@ -3,13 +3,17 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "collectives/launch_environment.h"
 #include "harness/exit_status.h"
 #include "harness/report_output.h"
 #include "harness/run_scenario.h"
 #include "harness/scenario_options.h"
+#include "harness/text_values.h"
 #include "harness/verbs.h"
 
 namespace mladcp {
@@ -34,12 +38,24 @@ class ProgressBar {
   bool terminal_ = isatty(STDERR_FILENO) != 0;
 };
 
+// What mpirun started runs once each, all of it, unless it is told to meet.
+void hint_at_mpi(const Scenario& scenario) {
+  const char* processes = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (processes == nullptr || std::string_view(processes) == "1") return;
+  if (scenario.collective == "mpi" || scenario.collective == "nccl") return;
+  if (launched_rank(std::getenv) != 0) return;
+  fmt::print(stderr,
+             "mladcp: each of {} processes runs all ranks; with --collective mpi each is one\n",
+             printable(processes));
+}
+
 struct RunVerb {
   explicit RunVerb(CLI::App& command) : scenario(command) { add_json_option(command, json); }
 
   int run() const {
     const Scenario resolved = scenario.resolve();
     expect_writable("--json", json);
+    hint_at_mpi(resolved);
     ProgressBar bar;
     const Report report = run_scenario(resolved, nullptr, std::ref(bar));
     bar.clear();
