@@ -122,7 +122,8 @@ class HostDevice final : public Device {
     void* pointer =
         std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     if (pointer == nullptr) {
-      throw Error("host: no memory for " + std::to_string(bytes) + " bytes; use a smaller problem");
+      throw Error("host: no memory for " + std::to_string(bytes) +
+                  " bytes; use fewer or shorter requests, or fewer heads");
     }
     return pointer;
   }

@@ -101,7 +101,9 @@ std::int64_t part_payload(std::span<const std::int32_t> lengths, std::int64_t nu
   }
   if (total > std::numeric_limits<std::int32_t>::max()) {
     throw InvalidArgument("schedule: the batch costs " + std::to_string(total) +
-                          " blocks, at most 2147483647 can be scheduled; split the batch");
+                          " blocks, at most 2147483647 can be scheduled; split the batch or lower "
+                          "the overhead of " +
+                          std::to_string(params.overhead_blocks) + " blocks a request");
   }
   return ceil_div(total, num_parts) + params.overhead_blocks;
 }

@@ -140,7 +140,8 @@ void check_layout(const std::string& path, std::vector<Entry>& entries, std::uin
     if (entry.begin != expected) {
       fail(path, entry.name,
            "begins at byte " + std::to_string(entry.begin) +
-               " of the data; the tensor before it ends at byte " + std::to_string(expected));
+               " of the data; the tensor before it ends at byte " + std::to_string(expected) +
+               ": write the file again, its tensors side by side");
     }
     expected = entry.end;
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <set>
 
 #include "core/chunk_plan.h"
@@ -13,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // positions; a local row index is int32
 constexpr std::int64_t kMostNewTokens = std::int64_t{1} << 20;  // of a request in a step
-constexpr double kLongestTimeout = 1e6;                         // seconds
+constexpr std::int64_t kMostInt32 = std::numeric_limits<std::int32_t>::max();
+constexpr double kLongestTimeout = 1e6;  // seconds
 
 void expect_one_of(const char* field, const std::string& value,
                    const std::vector<std::string>& known) {
@@ -129,6 +131,11 @@ void validate_prefill(const Scenario& scenario) {
     expect_as_many("new_tokens", added, "seq_lens", scenario.seq_lens.size());
   } else {
     expect_as_many("context_lens", scenario.context_lens.size(), "new_tokens", added);
+  }
+  const std::int64_t rows = scenario.workspace_rows;
+  if (rows < 1 || rows > kMostInt32) {
+    throw InvalidArgument(fmt::format(
+        "workspace = {}: must be between 1 and {}, or 0 for the default", rows, kMostInt32));
   }
   const ParallelConfig& config = scenario.parallel;
   validate(ChunkGeometry{config.sharding(), config.page_size, scenario.workspace_rows});

@@ -46,7 +46,7 @@ class Reader {
 
   // The keys that were there.
   const ScenarioDraft::Keys& expect_all_read() const {
-    if (!json_.empty()) fail(json_.begin().key(), "this key is unknown");
+    if (!json_.empty()) fail(json_.begin().key(), unknown());
     return given_;
   }
 
@@ -55,12 +55,17 @@ class Reader {
     throw InvalidArgument(source_ + ": key '" + key + "': " + problem);
   }
 
-  [[noreturn]] static void refuse(const Json& json, const char* wanted) {
-    throw InvalidArgument(in_quotes(json.dump()) + " is no " + wanted);
+  static const char* unknown() {
+    return "this key is unknown; keys are the flags of mladcp run --help, page_size for "
+           "--page-size";
+  }
+
+  [[noreturn]] static void refuse(const Json& json, const std::string& wanted) {
+    throw InvalidArgument(fmt::format("is {}, must be {}", in_quotes(json.dump()), wanted));
   }
 
   static std::string text(const Json& json) {
-    if (!json.is_string()) refuse(json, "string");
+    if (!json.is_string()) refuse(json, "a string, in quotes");
     auto text = json.get<std::string>();
     if (text.empty()) throw InvalidArgument("must not be empty");
     if (text.find('\0') != std::string::npos) {
@@ -69,7 +74,7 @@ class Reader {
     return text;
   }
   static void parse(const Json& json, std::string& value) { value = text(json); }
-  static void parse(const Json& json, DType& value) { value = dtype_from_name(text(json)); }
+  static void parse(const Json& json, DType& value) { value = setting_dtype(text(json)); }
   static void parse(const Json& json, QueryForm& value) {
     value = query_form_from_name(text(json));
   }
@@ -81,28 +86,30 @@ class Reader {
   }
   // nlohmann converts true to 1 without a word, and what no float holds to anything.
   static void parse(const Json& json, float& value) {
-    constexpr double kMost = std::numeric_limits<float>::max();
-    if (!json.is_number() || std::abs(json.get<double>()) > kMost) {
-      refuse(json, "number of 32 bits");
+    if (!json.is_number()) refuse(json, number_of<float>());
+    const double wide = std::abs(json.get<double>());
+    using Limits = std::numeric_limits<float>;
+    if (wide > Limits::max() || (wide > 0 && wide < Limits::denorm_min())) {
+      refuse(json, number_of<float>());
     }
     value = json.get<float>();
   }
   static void parse(const Json& json, double& value) {
-    if (!json.is_number()) refuse(json, "number of 64 bits");
+    if (!json.is_number()) refuse(json, number_of<double>());
     value = json.get<double>();
   }
   static void parse(const Json& json, std::int64_t& value) {
     const auto read = integer_in(json, INT64_MIN, INT64_MAX);
-    if (!read) refuse(json, "whole number of 64 bits");
+    if (!read) refuse(json, "a whole number that 64 bits hold");
     value = *read;
   }
   static void parse(const Json& json, std::uint64_t& value) {
-    if (!json.is_number_unsigned()) refuse(json, "whole number from 0 to 2^64 - 1");
+    if (!json.is_number_unsigned()) refuse(json, "a whole number from 0 to 2^64 - 1");
     value = json.get<std::uint64_t>();
   }
   template <typename T>
   static void parse(const Json& json, std::vector<T>& values) {
-    if (!json.is_array()) refuse(json, "array");
+    if (!json.is_array()) refuse(json, "an array, in brackets");
     values.clear();
     for (const Json& entry : json) parse(entry, values.emplace_back());
   }

@@ -16,6 +16,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kMissing =
+    "is missing; give the fields variant, seq_lens, tile_scheduler_metadata and num_splits";
+
 // One object of the file, with its place for messages.
 class Reader {
  public:
@@ -23,7 +26,7 @@ class Reader {
 
   const Json& field(const char* name) const {
     const auto found = object_.find(name);
-    if (found == object_.end()) fail(name, "is missing");
+    if (found == object_.end()) fail(name, kMissing);
     return *found;
   }
 

@@ -26,14 +26,14 @@ template <typename T>
 void read_integer(std::string_view flag, std::string_view text, T& value) {
   if (is_number(text, value)) return;
   refuse(flag, text,
-         fmt::format("must be a whole number from {} to {}", std::numeric_limits<T>::min(),
-                     std::numeric_limits<T>::max()));
+         fmt::format("must be a whole number{} that {} bits hold",
+                     std::is_unsigned_v<T> ? " of at least 0" : "", 8 * sizeof(T)));
 }
 
 template <typename T>
 void read_real(std::string_view flag, std::string_view text, T& value) {
   if (is_number(text, value)) return;
-  refuse(flag, text, fmt::format("must be a number that {} bits hold", 8 * sizeof(T)));
+  refuse(flag, text, "must be " + number_of<T>());
 }
 
 template <typename T>
@@ -67,6 +67,15 @@ std::string in_quotes(std::string_view text) {
   return fmt::format("'{}...'", printable(text.substr(0, kMost - 3)));
 }
 
+DType setting_dtype(std::string_view text) {
+  try {
+    return dtype_from_name(text);
+  } catch (const InvalidArgument&) {  // it lists dtypes that no setting takes
+    throw InvalidArgument(fmt::format(
+        "is {}, must be bf16 or fp8 for a cache, bf16 or fp32 for a reduction", in_quotes(text)));
+  }
+}
+
 void read_value(std::string_view flag, std::string_view text, std::string& value) {
   if (text.empty()) refuse(flag, text, "must not be empty: give a value or leave it out");
   value = text;
@@ -92,9 +101,9 @@ void read_value(std::string_view flag, std::string_view text, double& value) {
 
 void read_value(std::string_view flag, std::string_view text, DType& value) {
   try {
-    value = dtype_from_name(text);
+    value = setting_dtype(text);
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("{}: {}", flag, error.what()));
+    throw InvalidArgument(fmt::format("{} {}", flag, error.what()));
   }
 }
 void read_value(std::string_view, std::string_view text, QueryForm& value) {

@@ -2,7 +2,10 @@
 // flag, the text and what was expected.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +20,17 @@ std::string printable(std::string_view text);
 
 // At most 40 characters of it, in quotes, printable: for messages.
 std::string in_quotes(std::string_view text);
+
+// "a number that 32 bits hold, ...", with its smallest and largest magnitude.
+template <typename T>
+std::string number_of() {
+  using Limits = std::numeric_limits<T>;
+  return fmt::format("a number that {} bits hold, 0 or of a magnitude from {:.1e} to {:.1e}",
+                     8 * sizeof(T), Limits::min(), Limits::max());
+}
+
+// Of a cache or a reduction; InvalidArgument "is 'int8', must be ..." for others.
+DType setting_dtype(std::string_view text);
 
 void read_value(std::string_view flag, std::string_view text, std::string& value);  // not empty
 void read_value(std::string_view flag, std::string_view text, bool& value);         // true, false

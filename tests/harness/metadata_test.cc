@@ -258,7 +258,8 @@ TEST_F(MetadataTest, MalformedFilesNameLineAndField) {
   EXPECT_THAT(message(twice), HasSubstr("key \"block_n\" is named twice"));
   Json object = golden_line(3);
   object.erase("num_splits");
-  EXPECT_THAT(message(object.dump()), HasSubstr("num_splits is missing"));
+  EXPECT_THAT(message(object.dump()),
+              HasSubstr("num_splits is missing; give the fields variant, seq_lens"));
 }
 
 TEST_F(MetadataTest, PictureDrawsEveryPieceOfBothSchedules) {

@@ -141,6 +141,9 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"plan --probe numeric,census,numeric", "probe = 'numeric' is named twice"},
       {"plan --probe all,numeric", "probe = 'all' beside others"},
       {"run --phase prefill --workspace 8 --interleave 64 --dcp 8", "give at least 512"},
+      {"run --phase prefill --workspace -7", "workspace = -7: must be between 1 and 2147483647"},
+      {"run --phase prefill --workspace 99999999999", "workspace = 99999999999: must be between"},
+      {"metadata --seq-lens 5 --overhead 2147483647", "lower the overhead of 2147483647 blocks"},
       {"run --phase prefill --dcp 4 --workspace 130", "multiple of world_size = 4"},
       {"run --phase prefill --context-lens 1,2 --new-tokens 3,4,5", "new_tokens has 3"},
       {"run --phase prefill --context-lens 1,-2 --new-tokens 3", "context_lens[1] = -2"},
@@ -176,7 +179,14 @@ TEST(Program, EveryFlagReadsItsWholeValueOrNamesIt) {
       {"run --tp 4x", "--tp is '4x'"},
       {"run --seed -1", "--seed is '-1'"},
       {"run --seed 18446744073709551616", "--seed is '18446744073709551616'"},
-      {"run --q-scale 1e99", "--q-scale is '1e99', must be a number that 32 bits hold"},
+      {"run --q-scale 1e99",
+       "--q-scale is '1e99', must be a number that 32 bits hold, 0 or of a "
+       "magnitude from 1.2e-38 to 3.4e+38"},
+      {"run --q-scale 1e-300", "--q-scale is '1e-300', must be a number that 32 bits hold"},
+      {"run --dcp abc", "--dcp is 'abc', must be a whole number that 64 bits hold"},
+      {"run --kv-dtype int8", "--kv-dtype is 'int8', must be bf16 or fp8 for a cache"},
+      {"run --reduce-dtype fp16", "must be bf16 or fp8 for a cache, bf16 or fp32 for a reduction"},
+      {"metadata --seq-lens 5 --kv-dtype int8", "--kv-dtype is 'int8', must be bf16 or fp8"},
       {"run --timeout 1e-400", "--timeout is '1e-400', must be a number that 64 bits hold"},
       {"run --timeout soon", "--timeout is 'soon'"},
       {"run --validate=perhaps", "--validate is 'perhaps'"},
@@ -344,6 +354,13 @@ TEST(Program, OfAJobsProcessesTheFirstComplains) {
   EXPECT_THAT(first.output, StartsWith("mladcp: tp = 8"));
   const Outcome ended = run_program("run --dcp 3", job + "1 timeout 0.2 ");
   EXPECT_EQ(ended.output, "");
+}
+
+TEST(Program, ProcessesThatDoNotMeetAreHintedAt) {
+  const std::string job = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=";
+  EXPECT_THAT(run_program(kSmall, job + "0 ").output,
+              StartsWith("mladcp: each of 2 processes runs all ranks; with --collective mpi"));
+  EXPECT_THAT(run_program(kSmall, job + "1 ").output, StartsWith("mladcp run: "));
 }
 
 // A file that is missing on its node alone.
