@@ -39,7 +39,14 @@ Json parse_json(std::string_view text, std::string_view where) {
   try {
     return Json::parse(text, strict);
   } catch (const typename Json::exception& error) {
-    throw InvalidArgument(std::string(where) + ": not JSON: " + error.what());
+    std::string problem = error.what();
+    // Of one line `where` may have the number, its number in a file.
+    constexpr std::string_view kLine = "line 1, ";
+    const std::size_t at = problem.find(kLine);
+    if (at != std::string::npos && text.find('\n') == std::string_view::npos) {
+      problem.erase(at, kLine.size());
+    }
+    throw InvalidArgument(std::string(where) + ": not JSON: " + problem);
   }
 }
 

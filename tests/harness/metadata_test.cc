@@ -229,6 +229,8 @@ TEST_F(MetadataTest, MalformedFilesNameLineAndField) {
   EXPECT_THAT(message(good + "\n{\"variant\": 3"),
               AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("JSON")));
   EXPECT_THAT(message("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(message(good + "\n{x"),
+              AllOf(HasSubstr("bad.jsonl:2: not JSON"), HasSubstr("parse error at column 2: ")));
   EXPECT_THAT(message("{\"variant\": 1e999}"), HasSubstr("bad.jsonl: not JSON"));
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_THAT(message("{\"variant\": " + deep + "}"), HasSubstr("nests deeper than 64"));

@@ -356,6 +356,11 @@ TEST(Program, OfAJobsProcessesTheFirstComplains) {
   EXPECT_EQ(ended.output, "");
 }
 
+TEST(Program, ALongRunSaysSoFirst) {
+  EXPECT_THAT(run_program("run --seq-lens 100000000", "timeout 0.5 ").output,
+              ContainsRegex("^mladcp: this takes minutes, perhaps [0-9]+; fewer --heads"));
+}
+
 TEST(Program, ProcessesThatDoNotMeetAreHintedAt) {
   const std::string job = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=";
   EXPECT_THAT(run_program(kSmall, job + "0 ").output,
