@@ -47,6 +47,8 @@ struct Config {
   static constexpr PvFormat kPv = kPvFormat;
   static constexpr bool kPvF16 = kPvFormat == PvFormat::kF16;
   static constexpr bool kPv16Bit = kPvF16;
+  static constexpr bool kPageAtOnce = kRows == 16;  // PV warps keep the values of a page at hand
+  static_assert(!kPageAtOnce || kPvF16);
   static constexpr bool kF16Partials = true;
   static constexpr int kStageBytes = kPageBytes;
   static constexpr int kPrefetchPages = 0;  // five stages are deep enough

@@ -240,6 +240,64 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
   add(o[kDimTiles - 1], product[(kDimTiles - 1) & 1]);
 }
 
+template <bool kTail>
+__device__ __forceinline__ void load_page_values(std::uint32_t (&raw)[2 * kDimTiles][4],
+                                                 std::uint32_t page, int keys) {
+#pragma unroll
+  for (int x = 0; x < 2 * kDimTiles; ++x) {
+    load_values<kTail>(raw[x], page, x >> 1, x & 1, keys);
+  }
+}
+
+// The same for tiles so small that registers hold the values of a whole page, loaded while its
+// scores are made, and a product for every dim tile: the products follow each other at once.
+template <class C, bool kTail>
+__device__ __forceinline__ void accumulate_page_at_once(float (&o)[kDimTiles][C::kRows / 2],
+                                                        std::uint32_t (&raw)[2 * kDimTiles][4],
+                                                        const Shared<C>& shared,
+                                                        std::uint32_t& page,
+                                                        RingCursor<C::kStages>& page_at,
+                                                        int prob_slot, int keys) {
+  const std::uint64_t weights =
+      sm90::matrix_descriptor(shared.prob(prob_slot), sm90::Swizzle::k128Bytes);
+  if (any_rescaled(shared.rescaled(prob_slot))) {
+#pragma unroll
+    for (int mt = 0; mt < kDimTiles; ++mt) rescale(o[mt], shared.alpha(prob_slot));
+  }
+  constexpr int kInFlight = 3;
+  float product[kDimTiles][C::kRows / 2];
+  std::uint32_t a[kInFlight][2][4];
+#pragma unroll
+  for (int x = 0; x < 2 * kDimTiles; ++x) {
+    const int mt = x >> 1;
+    const int half = x & 1;
+    auto& fragment = a[x % kInFlight];
+    make_f16_fragments(fragment, raw[x]);
+    pin_fragment(fragment[0]);
+    pin_fragment(fragment[1]);
+    sm90::wgmma_fence();
+    sm90::wgmma_f16(product[mt], fragment[0], weights + 4 * half, half > 0);
+    sm90::wgmma_f16(product[mt], fragment[1], weights + 4 * half + 2, true);
+    sm90::wgmma_commit();
+    sm90::wgmma_wait<kInFlight - 1>();
+  }
+  __syncwarp();
+  if (sm90::elect_one()) sm90::barrier_arrive(shared.page_empty(page_at.slot()));
+  sm90::wgmma_wait<0>();
+  __syncwarp();
+  if (sm90::elect_one()) sm90::barrier_arrive(shared.prob_empty(prob_slot));
+#pragma unroll
+  for (int mt = 0; mt < kDimTiles; ++mt) {
+    sm90::pin(product[mt]);
+    add(o[mt], product[mt]);
+  }
+  page_at.advance();
+  page += page_at.slot() == 0 ? kPageBytes - C::kStages * kPageBytes : kPageBytes;
+  if (kTail && keys <= kPageKeys) return;
+  sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
+  load_page_values<kTail>(raw, page, keys - kPageKeys);
+}
+
 template <class C>
 __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int half) {
   const int lane = threadIdx.x & 31;
@@ -263,21 +321,33 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
       sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
       // Keys left in the piece; the last page may be partly filled.
       int keys = min(piece.num_keys, piece.num_pages * kPageKeys);
-      std::uint32_t raw[4];
-      if constexpr (C::kPvF16) {
-        std::uint32_t a[2][2][4];
-        float product[2][C::kRows / 2] = {};
-        load_values<true>(raw, page, 0, 0, keys);
-        make_f16_fragments(a[0], raw);
+      const auto walk = [&](const auto& accumulate_page) {
         const auto accumulate = [&](auto tail) {
           const int slot = prob_at.slot();
           sm90::barrier_wait(shared.prob_full(slot), prob_at.parity());
-          accumulate_page_f16<C, tail.value>(o, product, a, shared, page, page_at, slot, keys);
+          accumulate_page(tail, slot);
           prob_at.advance();
         };
         for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
         for (; keys > 0; keys -= kPageKeys) accumulate(std::true_type{});
+      };
+      if constexpr (C::kPageAtOnce) {
+        std::uint32_t raw[2 * kDimTiles][4];
+        load_page_values<true>(raw, page, keys);
+        walk([&](auto tail, int slot) {
+          accumulate_page_at_once<C, tail.value>(o, raw, shared, page, page_at, slot, keys);
+        });
+      } else if constexpr (C::kPvF16) {
+        std::uint32_t raw[4];
+        std::uint32_t a[2][2][4];
+        float product[2][C::kRows / 2] = {};
+        load_values<true>(raw, page, 0, 0, keys);
+        make_f16_fragments(a[0], raw);
+        walk([&](auto tail, int slot) {
+          accumulate_page_f16<C, tail.value>(o, product, a, shared, page, page_at, slot, keys);
+        });
       } else {
+        std::uint32_t raw[4];
         std::uint32_t a[2][4];
         float product[C::kRows / 2];
 #pragma unroll
@@ -286,14 +356,9 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
         make_e4m3_fragment(a[0], raw);
         load_values<true>(raw, page, 0, 1, keys);
         make_e4m3_fragment(a[1], raw);
-        const auto accumulate = [&](auto tail) {
-          const int slot = prob_at.slot();
-          sm90::barrier_wait(shared.prob_full(slot), prob_at.parity());
+        walk([&](auto tail, int slot) {
           accumulate_page_e4m3<C, tail.value>(o, product, a, shared, page, page_at, slot, keys);
-          prob_at.advance();
-        };
-        for (; keys >= 2 * kPageKeys; keys -= kPageKeys) accumulate(std::false_type{});
-        for (; keys > 0; keys -= kPageKeys) accumulate(std::true_type{});
+        });
       }
     }
     sm90::barrier_wait(shared.sums_full(), sums_at.parity());
