@@ -203,37 +203,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
-// Makes ptxas issue what computes x[0..kCount - 1] before what follows, where it would move both to
-// their first use: a branch that needs them lies between. `value` is never negative, which ptxas
-// cannot know.
-template <int kCount>
-__device__ __forceinline__ void issue_before(int value, const float* x) {
-  static_assert(kCount == 8 || kCount == 16);
-  if constexpr (kCount == 8) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ge.s32 p, %0, 0;\n@p bra SKIP;\n"
-        "st.shared.v4.f32 [%0], {%1, %2, %3, %4};\nst.shared.v4.f32 [%0+16], {%5, %6, %7, %8};\n"
-        "exit;\nSKIP:\n}\n" ::"r"(value),
-        "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7])
-        : "memory");
-  } else {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ge.s32 p, %0, 0;\n@p bra SKIP;\n"
-        "st.shared.v4.f32 [%0], {%1, %2, %3, %4};\nst.shared.v4.f32 [%0+16], {%5, %6, %7, %8};\n"
-        "st.shared.v4.f32 [%0+32], {%9, %10, %11, %12};\n"
-        "st.shared.v4.f32 [%0+48], {%13, %14, %15, %16};\nexit;\nSKIP:\n}\n" ::"r"(value),
-        "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]),
-        "f"(x[8]), "f"(x[9]), "f"(x[10]), "f"(x[11]), "f"(x[12]), "f"(x[13]), "f"(x[14]), "f"(x[15])
-        : "memory");
-  }
-}
-
-__device__ __forceinline__ float exp2_in_order(float x) {
-  float y;
-  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Four e4m3 codes, `a` in the lowest byte; round to nearest even, saturating.
 __device__ __forceinline__ std::uint32_t pack_e4m3x4(float a, float b, float c, float d) {
   std::uint32_t r;

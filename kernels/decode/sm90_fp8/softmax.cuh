@@ -164,7 +164,7 @@ inline constexpr int kGroupSize = 8;
 // Exponents of a group to weights.
 __device__ __forceinline__ void to_weights(float* w, const float* x) {
 #pragma unroll
-  for (int r = 0; r < kGroupSize; ++r) w[r] = sm90::exp2_in_order(x[r]);
+  for (int r = 0; r < kGroupSize; ++r) w[r] = sm90::exp2_approx(x[r]);
 }
 
 __device__ __forceinline__ void add_group(RowState& row0, RowState& row1, const float* w) {
