@@ -132,28 +132,46 @@ struct RowAddresses {
   }
 };
 
-// The weight of row lane % kCorrectRows of a warp's `count` rows from `first` on, by all its lanes.
-// lses: [ranks][rows], shared memory of the warp.
-__device__ float weigh_rows(const CorrectParams& p, std::int64_t first, int count, float* lses) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int own = lane % kCorrectRows;
-  float weight = 0.0F;
-  if (own < count) {
-    const std::int64_t t = p.heads.quotient(first + own);
-    const std::int64_t h = first + own - t * p.heads.divisor();
-    const float* lse = p.lses + t * p.lse_strides[1] + h * p.lse_strides[2];
-    for (int n = lane / kCorrectRows; n < p.ranks; n += 32 / kCorrectRows) {
-      lses[n * kCorrectRows + own] = lse[n * p.lse_strides[0]];
+// LSEs of a warp's rows: lane l looks after row l % kCorrectRows, with the other lanes of that row.
+class RowWeights {
+ public:
+  // Starts the first loads: those of the rows' values come behind them.
+  __device__ RowWeights(const CorrectParams& p, std::int64_t first, int count)
+      : own_(static_cast<int>(threadIdx.x % 32) % kCorrectRows), exists_(own_ < count) {
+    if (!exists_) return;
+    const std::int64_t t = p.heads.quotient(first + own_);
+    const std::int64_t h = first + own_ - t * p.heads.divisor();
+    lse_ = p.lses + t * p.lse_strides[1] + h * p.lse_strides[2];
+    if (first_rank() < p.ranks) loaded_ = lse_[first_rank() * p.lse_strides[0]];
+  }
+
+  // The weight of this lane's row. lses: [ranks][rows], shared memory of the warp.
+  __device__ float find(const CorrectParams& p, float* lses) const {
+    float weight = 0.0F;
+    if (exists_ && first_rank() < p.ranks) {
+      lses[first_rank() * kCorrectRows + own_] = loaded_;
+      for (int n = first_rank() + kLanesPerRow; n < p.ranks; n += kLanesPerRow) {
+        lses[n * kCorrectRows + own_] = lse_[n * p.lse_strides[0]];
+      }
     }
+    __syncwarp();
+    if (exists_) {
+      const LseMerge merge(p.ranks, [&](int n) { return lses[n * kCorrectRows + own_]; });
+      weight = merge.weight(lses[p.rank * kCorrectRows + own_]);
+    }
+    __syncwarp();  // the next rows' may come
+    return weight;
   }
-  __syncwarp();
-  if (own < count) {
-    const LseMerge merge(p.ranks, [&](int n) { return lses[n * kCorrectRows + own]; });
-    weight = merge.weight(lses[p.rank * kCorrectRows + own]);
-  }
-  __syncwarp();  // the next rows' may come
-  return weight;
-}
+
+ private:
+  static constexpr int kLanesPerRow = 32 / kCorrectRows;
+  __device__ int first_rank() const { return static_cast<int>(threadIdx.x % 32) / kCorrectRows; }
+
+  int own_;
+  bool exists_;
+  const float* lse_ = nullptr;  // of the own row, rank 0
+  float loaded_ = 0.0F;
+};
 
 // A warp takes a few rows. Their values are under way while their weights are found.
 template <typename Out, typename In, int kN>
@@ -175,6 +193,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       allow_dependent_grid();
       waited = true;
     }
+    const RowWeights weights(p, first, count);
     float weight = 0.0F;
     for (int base = lane; base - lane < p.chunks_per_row; base += 32 * kAhead) {
       Packed<In, kN> values[kCorrectRows][kAhead];
@@ -188,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, 4)
           if (exists(r, k)) values[r][k] = load_packed<In, kN>(rows.in[r] + (base + 32 * k) * kN);
         }
       }
-      if (base == lane) weight = weigh_rows(p, first, count, lses[warp]);
+      if (base == lane) weight = weights.find(p, lses[warp]);
 #pragma unroll
       for (int r = 0; r < kCorrectRows; ++r) {
         const float of_row = __shfl_sync(~0U, weight, r);

@@ -18,9 +18,6 @@ template <int kN>
 inline constexpr int kJoinTileRows = kN == 16 ? 2 * kTileRows : kTileRows;
 template <int kN>
 inline constexpr int kJoinBlocksPerSm = kN == 16 ? 4 : kTileBlocksPerSm;
-// Of a step with few rows, which would leave most multiprocessors without a tile.
-inline constexpr int kFewJoinTileRows = 4;
-
 // Where one row comes from and goes to; out null: nowhere.
 template <typename Out>
 struct JoinedRow {
@@ -29,31 +26,44 @@ struct JoinedRow {
   Out* out;
 };
 
-// chunks_per_row = (L + R) / kN; address(row) -> JoinedRow. Out is bf16 or E4M3Code. Chunks of one
-// value take any scale, wider ones a moderate one.
-template <typename Out, int kN, int kRows = kJoinTileRows<kN>, typename Address>
+// Chunks of one value take any scale, wider ones a moderate one.
+template <int kN>
+using JoinQuotient = std::conditional_t<kN == 1, DivisionByScale, QuotientByScale>;
+
+template <int kN, typename Out>
+__device__ Vector<__nv_bfloat16, kN> load_joined(const JoinedRow<Out>& row, std::uint32_t chunk,
+                                                 std::uint32_t latent_chunks) {
+  const __nv_bfloat16* source =
+      chunk < latent_chunks ? row.latent + chunk * kN : row.rope + (chunk - latent_chunks) * kN;
+  Vector<__nv_bfloat16, kN> values{};
+  if (row.out != nullptr) values = load_vector<__nv_bfloat16, kN>(source);
+  return values;
+}
+
+template <int kN, typename Out>
+__device__ void store_joined(const JoinedRow<Out>& row, std::uint32_t chunk,
+                             const Vector<__nv_bfloat16, kN>& values,
+                             const JoinQuotient<kN>& quotient) {
+  if (row.out == nullptr) return;
+  if constexpr (std::is_same_v<Out, E4M3Code>) {
+    store_vector(row.out + chunk * kN, quantize_vector(values, quotient));
+  } else {
+    store_vector(row.out + chunk * kN, values);
+  }
+}
+
+// chunks_per_row = (L + R) / kN; address(row) -> JoinedRow. Out is bf16 or E4M3Code.
+template <typename Out, int kN, typename Address>
 __device__ void join_rows(std::int64_t rows, FastDivisor chunks_per_row,
                           std::uint32_t latent_chunks, float scale, const Address& address) {
-  using Row = JoinedRow<Out>;
-  using Quotient = std::conditional_t<kN == 1, DivisionByScale, QuotientByScale>;
-  const Quotient quotient(scale);
-  for_each_chunk<Row, kRows>(
+  const JoinQuotient<kN> quotient(scale);
+  for_each_chunk<JoinedRow<Out>, kJoinTileRows<kN>>(
       rows, chunks_per_row, address,
-      [&](const Row& row, std::uint32_t chunk) {
-        const __nv_bfloat16* source = chunk < latent_chunks
-                                          ? row.latent + chunk * kN
-                                          : row.rope + (chunk - latent_chunks) * kN;
-        Vector<__nv_bfloat16, kN> values{};
-        if (row.out != nullptr) values = load_vector<__nv_bfloat16, kN>(source);
-        return values;
+      [&](const JoinedRow<Out>& row, std::uint32_t chunk) {
+        return load_joined<kN>(row, chunk, latent_chunks);
       },
-      [&](const Row& row, std::uint32_t chunk, const Vector<__nv_bfloat16, kN>& values) {
-        if (row.out == nullptr) return;
-        if constexpr (std::is_same_v<Out, E4M3Code>) {
-          store_vector(row.out + chunk * kN, quantize_vector(values, quotient));
-        } else {
-          store_vector(row.out + chunk * kN, values);
-        }
+      [&](const JoinedRow<Out>& row, std::uint32_t chunk, const Vector<__nv_bfloat16, kN>& values) {
+        store_joined<kN>(row, chunk, values, quotient);
       });
 }
 

@@ -100,8 +100,8 @@ TEST_F(CombineOpsTest, MasksRowsThatSeeNothing) {
 
 TEST_F(CombineOpsTest, CorrectsByTheRanksWeight) {
   CudaOps& ops = ops_of_rank(0);
-  for (const std::int64_t ranks : {1, 2, 3, 4, 8}) {
-    const std::int64_t rows = 5, heads = 16;
+  for (const std::int64_t ranks : {1, 2, 3, 4, 8, 20}) {
+    const std::int64_t rows = 5, heads = 15;  // an odd number of rows
     const Tensor lses = lses_with_corners(ranks, rows, heads);
     const Tensor lses_device = upload(lses);
     for (const DType in : {DType::kBF16, DType::kF32}) {
@@ -114,7 +114,9 @@ TEST_F(CombineOpsTest, CorrectsByTheRanksWeight) {
             const TensorView partial = partials.view().select(0, rank);
             const Tensor wanted = host_tensor(out, partial.shape, "corrected");
             cpu_.combine.correct(wanted, partial, lses, rank, kHostStream);
-            const Tensor got = poisoned(out, partial.shape, "corrected");
+            // Stored heads first, as in a step.
+            const Tensor got_storage = poisoned(out, {heads, rows, width}, "corrected");
+            const TensorView got = got_storage.view().transposed(0, 1);
             Tensor storage;
             ops.combine.correct(got, strided(partial, storage, width % 8 == 0 ? 8 : 1), lses_device,
                                 rank, stream());

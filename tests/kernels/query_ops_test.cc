@@ -74,7 +74,9 @@ TEST_F(QueryOpsTest, JoinAndQuantiseRowsBitForBit) {
   CudaOps& ops = ops_of_rank(0);
   for (const Widths& w :
        {Widths{3, 16, 512, 64, 0}, Widths{5, 1, 512, 64, 8}, Widths{2, 7, 512, 64, 3},
-        Widths{3, 5, 24, 8, 0}, Widths{3, 5, 13, 7, 1}, Widths{0, 4, 512, 64, 0}}) {
+        Widths{3, 5, 24, 8, 0}, Widths{3, 5, 13, 7, 1}, Widths{0, 4, 512, 64, 0},
+        // many rows, which go by tiles
+        Widths{1401, 3, 512, 64, 0}, Widths{1401, 3, 24, 8, 0}, Widths{1401, 3, 13, 7, 1}}) {
     for (const float scale : {1.0F, 2.0F, 0.1F, 3.0F, std::bit_cast<float>(0x3DCCCCCDU)}) {
       SCOPED_TRACE(std::to_string(w.latent) + " + " + std::to_string(w.rope) + " scale " +
                    std::to_string(scale));
