@@ -1,4 +1,5 @@
-// Launches of kernels that overlap with the end of what precedes them.
+// Launches of kernels that overlap with the end of what precedes them; the kernels' side is in
+// dependent_launch.cuh.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,6 +25,19 @@ void launch_dependent(const char* what, cudaLaunchConfig_t config, void (*kernel
   config.attrs = &attribute;
   config.numAttrs = major >= 9 ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
+// The same on a grid of one dimension.
+template <class... Parameters, class... Arguments>
+void launch_dependent(const char* what, void (*kernel)(Parameters...), unsigned blocks,
+                      unsigned threads, std::size_t shared_bytes, cudaStream_t stream,
+                      const Arguments&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  launch_dependent(what, config, kernel, arguments...);
 }
 
 }  // namespace mladcp

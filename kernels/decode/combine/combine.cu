@@ -3,24 +3,13 @@
 #include <type_traits>
 
 #include "kernels/decode/combine/combine.h"
-#include "kernels/device/dependent_launch.h"
+#include "kernels/device/dependent_launch.cuh"
 
 namespace mladcp {
 namespace {
 
 constexpr int kSlice = 128;  // dims of one warp-wide float4 load
 constexpr int kSlices = kDecodeLatentRank / kSlice;
-
-__device__ __forceinline__ void wait_for_upstream_grid() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void allow_dependent_grid() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // What this CTA may have to merge. Schedule and row ranges were complete before the decode kernel
 // began, so they are read before waiting for it.

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/device/dependent_launch.cuh"
+
 namespace mladcp::sm90 {
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
@@ -165,12 +167,8 @@ __device__ __forceinline__ void grow_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-__device__ __forceinline__ void wait_for_upstream_grid() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-__device__ __forceinline__ void allow_dependent_grid() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
+using mladcp::allow_dependent_grid;
+using mladcp::wait_for_upstream_grid;
 
 // --- Matrix fragments
 
