@@ -219,9 +219,8 @@ class Problem {
     std::vector<std::int32_t> parts(static_cast<std::size_t>(num_parts) * kPartFields);
     std::vector<std::int32_t> splits(lengths.size() + 1);
     ScheduleParams schedule;
-    schedule.overhead_blocks = overhead >= 0 ? overhead
-                               : bf16        ? 2
-                                             : sm90_fp8_decode_overhead_blocks(q_len, heads);
+    schedule.overhead_blocks =
+        overhead >= 0 ? overhead : sm90_fp8_decode_overhead_blocks(q_len, heads);
     build_schedule(parts, splits, lengths, ScheduleDialect::kBlocks, schedule);
     pieces_ = splits.back();
 

@@ -269,7 +269,7 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   schedule.overhead_blocks = options.overhead_blocks;
   build_schedule(parts, num_splits, lengths, ScheduleDialect::kBlocks, schedule);
 
-  const std::int64_t out_head_stride = kL + 8;
+  const std::int64_t out_head_stride = kL + options.out_gap;
   const std::int64_t out_row_stride = (p.heads + kPadHeads) * out_head_stride;
   const std::vector<std::uint16_t> out_canary(static_cast<std::size_t>((rows + 1) * out_row_stride),
                                               kCanary);

@@ -58,6 +58,8 @@ struct RunOptions {
   bool f16_partials = true;
   int overhead_blocks = 2;
   int repeats = 1;  // results of all repeats must agree bitwise, else canaries_intact is false
+  int out_gap =
+      8;  // elements between output rows, even; a multiple of 8 leaves rows aligned to 16 bytes
   bool through_graph = false;  // capture the launches and replay the graph instead
 };
 

@@ -142,6 +142,7 @@ void expect_the_one_key(DType dtype) {
           p.query = [&](int t, int h, int d) { return d < kL ? 0.0F : code(target(t, h), d - kL); };
           RunOptions options;
           options.num_parts = parts;
+          options.out_gap = q_len == 2 ? 2 : 8;
           const DecodeResult r = run(p, options);
           EXPECT_TRUE(r.canaries_intact);
           int wrong = 0;

@@ -98,8 +98,9 @@ PagedCacheMaps make_fp8_query_maps(const DecodeParams& p, int tile_rows) {
           make_query_map(p, tile_rows, 1, query + kDecodeLatentRank, 64, 1)};
 }
 
-CUtensorMap make_bf16_query_map(const DecodeParams& p, int tile_rows) {
-  return make_query_map(p, tile_rows, 2, p.query, 128, 9);
+CUtensorMap make_bf16_query_map(const DecodeParams& p, int tile_rows, int first_tile) {
+  return make_query_map(p, tile_rows, 2, static_cast<const char*>(p.query) + 128 * first_tile, 128,
+                        static_cast<cuuint32_t>(9 - first_tile));
 }
 
 CUtensorMap make_bf16_cache_map(const DecodeParams& p) {
@@ -107,7 +108,7 @@ CUtensorMap make_bf16_cache_map(const DecodeParams& p) {
                              static_cast<cuuint64_t>(p.num_pages)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(2 * p.cache_row_stride), 128,
                                 static_cast<cuuint64_t>(2 * p.cache_page_stride)};
-  const cuuint32_t box[] = {128, 64, 9, 1};
+  const cuuint32_t box[] = {128, 64, 1, 1};
   return make_map("cache", p.cache, 4, dims, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 

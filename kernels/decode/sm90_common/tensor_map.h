@@ -21,11 +21,12 @@ PagedCacheMaps make_fp8_cache_maps(const DecodeParams& params);
 // 0}, rope {0, head, query row}. Only for tiles that are whole query rows or parts of one.
 bool query_tiles_are_boxes(const DecodeParams& params, int tile_rows);
 PagedCacheMaps make_fp8_query_maps(const DecodeParams& params, int tile_rows);
-// The same for bf16: [9][tile rows][128 B] in one box, coordinates {0, head, query row, 0}.
-CUtensorMap make_bf16_query_map(const DecodeParams& params, int tile_rows);
+// The same for bf16, whose rows are nine tiles of 64 dims: [9 - first][tile rows][128 B] in one
+// box, from tile `first_tile` on; coordinates {0, head, query row, 0}.
+CUtensorMap make_bf16_query_map(const DecodeParams& params, int tile_rows, int first_tile);
 
-// A 64-key block of a bf16 cache is one box: [9][64 keys][128 B] tiles swizzled by 128 bytes.
-// Coordinates {0, row in page, 0, page}.
+// A 64-key block of a bf16 cache is nine boxes, of 64 dims each: [64 keys][128 B] tiles swizzled by
+// 128 bytes. Coordinates {0, row in page, tile, page}.
 CUtensorMap make_bf16_cache_map(const DecodeParams& params);
 
 }  // namespace mladcp::sm90

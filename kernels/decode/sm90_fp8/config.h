@@ -51,10 +51,9 @@ struct Config {
   static_assert(!kPageAtOnce || kPvF16);
   static constexpr bool kF16Partials = true;
   static constexpr int kStageBytes = kPageBytes;
-  static constexpr int kPrefetchPages = 0;  // five stages are deep enough
-  static constexpr int kPagesInFlight = 2;  // of one CTA
-  static constexpr int kFirstPages = 1;     // of a part, brought to L2 before it may begin
-  static constexpr int kProbSlotBits = 1;   // two buffers of P
+  static constexpr int kStagesInFlight = 2;  // of one CTA
+  static constexpr int kFirstPages = 1;      // of a part, brought to L2 before it may begin
+  static constexpr int kProbSlotBits = 1;    // two buffers of P
   static constexpr int kSoftmaxWarps = kRows / 16;
 
   // Weights are 2^offset at a row's reference maximum. The reference follows the maximum only when

@@ -52,14 +52,15 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
   if (warpgroup == 3) {
     sm90::shrink_registers<C::kProducerRegisters>();
     if (threadIdx.x < 416) {
-      sm90_fp8::stream_pages<C>(
-          p, shared, part, guess, tile, page_shift,
-          [&](std::uint32_t stage, std::uint32_t full, int row, int page) {
-            sm90::tma_load_4d(stage, &latent_map, 0, row, 0, page, full, sm90::kEvictFirst);
-            sm90::tma_load_3d(stage + sm90_fp8::kRopeTileOffset, &rope_map, 0, row, page, full,
-                              sm90::kEvictFirst);
-          },
-          [](int, int) {});
+      sm90_fp8::RingCursor<C::kStages> page_at;
+      const auto deliver = [&](int row, int page) {
+        sm90_fp8::fill_stage(shared, page_at, [&](std::uint32_t stage, std::uint32_t full) {
+          sm90::tma_load_4d(stage, &latent_map, 0, row, 0, page, full, sm90::kEvictFirst);
+          sm90::tma_load_3d(stage + sm90_fp8::kRopeTileOffset, &rope_map, 0, row, page, full,
+                            sm90::kEvictFirst);
+        });
+      };
+      sm90_fp8::stream_pages(p, shared, part, guess, tile, page_shift, deliver);
     } else if (query_boxes) {
       sm90_fp8::request_queries<C, C::kRows * kDecodeQkDim>(
           p, shared, tile, [&](std::uint32_t full, int head, int row) {

@@ -80,14 +80,34 @@ __device__ __forceinline__ void store_field(std::uint32_t piece, std::size_t off
                : "memory");
 }
 
+// Starts copies of C::kStageBytes into the next stage of the ring, once that is free: load(stage,
+// barrier), by lane 0.
+template <class C, class Load>
+__device__ __forceinline__ void fill_stage(const Shared<C>& shared, RingCursor<C::kStages>& at,
+                                           const Load& load) {
+  if ((sm90::thread_index() & 31) == 0) {
+    const std::uint32_t full = shared.page_full(at.slot());
+    const std::uint32_t stage = shared.stage(at.slot());
+    sm90::barrier_wait(shared.page_empty(at.slot()), at.parity() ^ 1);
+    if constexpr (C::kStagesInFlight < C::kStages) {
+      // More in flight would only queue at the memory, before those of CTAs that lag.
+      const int landed = at.slot() - C::kStagesInFlight;
+      sm90::barrier_wait(shared.page_full(landed < 0 ? landed + C::kStages : landed),
+                         landed < 0 ? at.parity() ^ 1 : at.parity());
+    }
+    sm90::barrier_arrive_expect_bytes(full, C::kStageBytes);
+    load(stage, full);
+  }
+  at.advance();
+}
+
 // All lanes of one warp. Written for 24 registers: fields of a piece are stored as they are known.
-// load(stage, barrier, row in page, page) starts the copies of a page, C::kStageBytes in all;
-// prefetch(row in page, page), where C::kPrefetchPages is not 0, brings a page to L2 that many
-// pages earlier.
-template <class C, class Load, class Prefetch>
+// deliver(row in page, page), which all lanes call for every page in turn, starts its copies as
+// soon as there is room.
+template <class C, class Deliver>
 __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared<C>& shared,
                                              int part_index, int guess, int tile, int page_shift,
-                                             const Load& load, const Prefetch& prefetch) {
+                                             Deliver&& deliver) {
   const auto lane = [] { return sm90::thread_index() & 31; };
   // One load a lane, so that they travel together: two row bounds, two split bounds, the length.
   const auto request_fact = [&](int request) {
@@ -103,7 +123,6 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
   int fact = request_fact(start.request);
   bool known = __all_sync(~0U, field == guess);
   PieceCursor piece_at;
-  RingCursor<C::kStages> page_at;
   int request = __shfl_sync(~0U, field, 0);
   if (request < 0) request = 0x7FFFFFFF;
 #pragma unroll 1
@@ -149,31 +168,13 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
     for (; pages_left > 0; --pages_left) {
       const int page = __shfl_sync(~0U, entry, nth);
       const auto row_in_page = [&](int b) { return (b & ((1 << page_shift) - 1)) * kPageKeys; };
-      if constexpr (C::kPrefetchPages > 0) {
-        // The entries at hand suffice: the last few of 32 go without.
-        const int ahead = __shfl_sync(~0U, entry, (nth + C::kPrefetchPages) & 31);
-        if (lane() == 0 && nth + C::kPrefetchPages < 32 && pages_left > C::kPrefetchPages) {
-          prefetch(row_in_page(block + C::kPrefetchPages), ahead);
-        }
-      }
       const int row = row_in_page(block);
       ++block;
       if (++nth == 32) {
         nth = 0;
         entry = table_entry(p, request, block + lane(), page_shift);
       }
-      if (lane() == 0) {
-        const std::uint32_t full = shared.page_full(page_at.slot());
-        const std::uint32_t stage = shared.stage(page_at.slot());
-        sm90::barrier_wait(shared.page_empty(page_at.slot()), page_at.parity() ^ 1);
-        // More pages in flight would only queue at the memory, before those of CTAs that lag.
-        const int landed = page_at.slot() - C::kPagesInFlight;
-        sm90::barrier_wait(shared.page_full(landed < 0 ? landed + C::kStages : landed),
-                           landed < 0 ? page_at.parity() ^ 1 : page_at.parity());
-        sm90::barrier_arrive_expect_bytes(full, C::kStageBytes);
-        load(stage, full, row, page);
-      }
-      page_at.advance();
+      deliver(row, page);
     }
   }
   sm90::barrier_wait(shared.piece_empty(piece_at.slot()), piece_at.parity() ^ 1);
