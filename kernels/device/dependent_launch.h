@@ -10,20 +10,19 @@ namespace mladcp {
 
 // Enqueues `kernel` as a programmatic dependent: it may start once every CTA of the kernel before
 // it on the stream has called griddepcontrol.launch_dependents or has ended, and reads what that
-// wrote only after its own griddepcontrol.wait. An ordinary launch on devices older than Hopper.
-// `config` says all but attributes. Throws CudaError that names `what`.
+// wrote only after its own griddepcontrol.wait. An ordinary launch where the kernel's code was
+// compiled for less than sm_90 and holds no wait, whatever the card: old cards, and new ones that
+// run the PTX of old ones. `config` says all but attributes. Throws CudaError that names `what`.
 template <class... Parameters, class... Arguments>
 void launch_dependent(const char* what, cudaLaunchConfig_t config, void (*kernel)(Parameters...),
                       const Arguments&... arguments) {
-  int device = 0;
-  int major = 0;
-  check_cuda(cudaGetDevice(&device), what);
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), what);
+  cudaFuncAttributes code{};
+  check_cuda(cudaFuncGetAttributes(&code, kernel), what);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = major >= 9 ? 1 : 0;
+  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 

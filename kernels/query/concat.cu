@@ -95,7 +95,6 @@ void launch_concat(const TensorView& out, const TensorView& latent, const Tensor
     return latent.shape[2] % elements == 0 && rope.shape[2] % elements == 0 &&
            rows_allow_vectors({out, latent, rope}, elements);
   };
-  const auto bf16 = allow(8) ? launch<__nv_bfloat16, 8> : launch<__nv_bfloat16, 1>;
   const std::int64_t width = out.shape[2];
   const bool few = p.rows <= kFewRows && p.rows * width <= kFewThreads * kMostBlocks;
   const bool codes = out.dtype == DType::kE4M3;

@@ -287,10 +287,10 @@ TEST_F(Sm90DecodeTest, RepeatsBitwiseAndInAGraph) {
 }
 
 // Everything that says where a step's pages lie, written by the kernel just before the decode,
-// which lets it start first: until then it sees `stale` in every byte.
+// which lets it start first: until then it sees `stale` in every word.
 class LateSchedule {
  public:
-  explicit LateSchedule(int stale) : stale_(stale) {}
+  explicit LateSchedule(std::uint32_t stale) : stale_(stale) {}
   ~LateSchedule() {
     for (const LateCopy& copy : copies_) cudaFree(const_cast<void*>(copy.from));
   }
@@ -306,7 +306,9 @@ class LateSchedule {
       save(p.block_table, requests * static_cast<std::size_t>(p.block_table_stride) * 4);
     }
     for (const LateCopy& copy : copies_) {
-      check_cuda(cudaMemsetAsync(copy.to, stale_, copy.bytes, stream), "cudaMemsetAsync");
+      const std::vector<std::uint32_t> words(copy.bytes / 4, stale_);
+      check_cuda(cudaMemcpyAsync(copy.to, words.data(), copy.bytes, cudaMemcpyHostToDevice, stream),
+                 "cudaMemcpyAsync");
     }
     launch_late_copies(copies_, stream);
     (p.query_dtype == DType::kE4M3 ? mladcp::launch : launch_bf16)(p, stream);
@@ -321,7 +323,7 @@ class LateSchedule {
     check_cuda(cudaDeviceSynchronize(), "copy");
   }
 
-  int stale_;
+  std::uint32_t stale_;
   std::vector<LateCopy> copies_;
 };
 
@@ -332,7 +334,8 @@ TEST_F(Sm90DecodeTest, ScheduleMayBeWrittenByTheKernelBefore) {
     RunOptions options;
     options.f16_partials = heads > 0;
     const DecodeResult want = run(p, options);
-    for (const int stale : {0x00, 0x01, 0x7F, 0xFF}) {
+    // 0x7FFFFFF0: a block to which no lane's number may be added.
+    for (const std::uint32_t stale : {0x0U, 0x01010101U, 0x7FFFFFF0U, 0xFFFFFFFFU}) {
       SCOPED_TRACE("heads " + std::to_string(heads) + ", stale " + std::to_string(stale));
       LateSchedule late(stale);
       options.repeats = 3;

@@ -2,6 +2,7 @@
 // three warps fetch the query rows of each piece.
 #pragma once
 
+#include <climits>
 #include <cstddef>
 
 #include "kernels/decode/sm90_fp8/shared.cuh"
@@ -44,14 +45,16 @@ __device__ __forceinline__ int guess_part(const DecodeParams& p, int part_index)
              : 0;
 }
 
-// Request and block where a guessed part begins, made safe to compute addresses with.
+// Request and block where a guessed part begins, made safe to compute addresses with: a lane's
+// number may be added to the block.
 struct PartStart {
   int request;
   int block;
 };
 __device__ __forceinline__ PartStart guessed_start(const DecodeParams& p, int guess) {
   const int request = __shfl_sync(~0U, guess, 0);
-  return {max(0, min(request, p.num_requests - 1)), max(0, __shfl_sync(~0U, guess, 1))};
+  const int block = __shfl_sync(~0U, guess, 1);
+  return {max(0, min(request, p.num_requests - 1)), max(0, min(block, INT_MAX - 31))};
 }
 
 // Brings the first pages of a part to L2 while the upstream grids finish: the memory would idle
