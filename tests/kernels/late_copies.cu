@@ -1,6 +1,8 @@
 #include <cstdint>
+#include <stdexcept>
 
 #include "kernels/device/cuda_error.h"
+#include "kernels/device/dependent_launch.cuh"
 #include "tests/kernels/late_copies.h"
 
 namespace mladcp {
@@ -21,9 +23,7 @@ __device__ unsigned long long now_ns() {
 }
 
 __global__ void late_copies_kernel(Copies copies) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+  allow_dependent_grid();
   const unsigned long long start = now_ns();
   while (now_ns() - start < kIdleNs) __nanosleep(1000);
   for (std::size_t i = 0; i < copies.count; ++i) {
@@ -38,6 +38,7 @@ __global__ void late_copies_kernel(Copies copies) {
 
 void launch_late_copies(const std::vector<LateCopy>& copies, cudaStream_t stream) {
   Copies argument{};
+  if (copies.size() > kMostCopies) throw std::length_error("launch_late_copies: too many copies");
   for (const LateCopy& copy : copies) argument.copy[argument.count++] = copy;
   late_copies_kernel<<<1, 256, 0, stream>>>(argument);
   check_launch("late_copies");

@@ -15,7 +15,7 @@ struct LateCopy {
 };
 
 // Enqueues one kernel that allows dependent grids at once, idles for 50 us and then makes the
-// copies, at most 8.
+// copies, at most 8 (std::length_error).
 void launch_late_copies(const std::vector<LateCopy>& copies, cudaStream_t stream);
 
 }  // namespace mladcp
