@@ -28,7 +28,7 @@ struct CheckVerb {
   }
 
   int run() {
-    expect_writable("--json", json);
+    expect_writable("--json", json, report.files);
     const auto begin = std::chrono::steady_clock::now();
     const auto threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     report.checks = judge_dumps(report.files, report.numerics, threads);

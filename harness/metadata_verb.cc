@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -31,12 +30,6 @@ std::vector<std::int64_t> checked_lengths(const std::vector<std::int64_t>& lengt
                                       lengths[b], kMostInt32));
   }
   return lengths;
-}
-
-// Also of files that are not there yet.
-bool same_file(const std::string& a, const std::string& b) {
-  return std::filesystem::weakly_canonical(std::filesystem::absolute(a)) ==
-         std::filesystem::weakly_canonical(std::filesystem::absolute(b));
 }
 
 std::int64_t expect_in(const char* flag, std::int64_t value, std::int64_t least,
@@ -79,21 +72,20 @@ class MetadataVerb {
   }
 
   int run() const {
-    expect_writable("--json", json_);
-    if (svg_) expect_drawable(*svg_);
+    std::vector<std::string> others = {from_.value_or("")};
+    if (lengths_) others.push_back(parse_lengths_source(*lengths_).path);
+    expect_writable("--json", json_, others);
+    others.push_back(json_);
+    if (svg_) expect_drawable(*svg_, others);
     return from_ ? judge() : study();
   }
 
  private:
-  void expect_drawable(const std::string& path) const {
+  static void expect_drawable(const std::string& path, const std::vector<std::string>& others) {
     if (path == "-") {
       throw InvalidArgument("--svg is '-': drawings go to a file alone; name one");
     }
-    expect_writable("--svg", path);
-    if (!json_.empty() && same_file(path, json_)) {
-      throw InvalidArgument(
-          fmt::format("--svg is {}, which --json is too: name two files", in_quotes(path)));
-    }
+    expect_writable("--svg", path, others);
   }
 
   int study() const {

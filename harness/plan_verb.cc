@@ -16,7 +16,7 @@ struct PlanVerb {
   explicit PlanVerb(CLI::App& command) : scenario(command) { add_json_option(command, json); }
 
   int run() const {
-    expect_writable("--json", json);
+    expect_writable("--json", json, scenario.input_files());
     const DeploymentPlan plan = plan_deployment(scenario.resolve());
     give_report(
         json, [&] { print(plan, stdout); }, [&] { return to_json(plan); });

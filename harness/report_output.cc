@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "harness/options.h"
+#include "harness/text_values.h"
 
 namespace mladcp {
 namespace {
@@ -35,6 +36,14 @@ int why_unwritable(const std::string& path) {
   return access(path.c_str(), W_OK) == 0 || errno == ENOENT ? 0 : errno;
 }
 
+// Also of files that are not there yet.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code none;
+  if (std::filesystem::equivalent(a, b, none)) return true;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(a)) ==
+         std::filesystem::weakly_canonical(std::filesystem::absolute(b));
+}
+
 // 0, or why not.
 int write_all(const std::string& path, const std::string& text) {
   std::FILE* file = std::fopen(path.c_str(), "wbe");
@@ -45,23 +54,56 @@ int write_all(const std::string& path, const std::string& text) {
   return reason;
 }
 
+// Whether a file may take the path's place: not that of a pipe, a device, a descriptor's link.
+bool is_replaceable(const std::string& path) {
+  std::error_code none;
+  const auto status = std::filesystem::status(path, none);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) return false;
+  const std::string absolute = std::filesystem::absolute(path).lexically_normal();
+  return !absolute.starts_with("/dev/") && !absolute.starts_with("/proc/");
+}
+
+// 0, or why not.
+int replace(const std::string& path, const std::string& text) {
+  std::error_code error;
+  const std::string target = std::filesystem::weakly_canonical(path, error);
+  if (error) return error.value();
+  const std::string fresh = fmt::format("{}.{}.part", target, getpid());
+  int reason = write_all(fresh, text);
+  // A folder that takes no new file may hold one that can be written.
+  if (reason == EACCES || reason == EPERM) return write_all(target, text);
+  if (reason == 0) {
+    if (const auto old = std::filesystem::status(target, error); std::filesystem::exists(old)) {
+      std::filesystem::permissions(fresh, old.permissions(), error);
+    }
+    if (std::rename(fresh.c_str(), target.c_str()) != 0) reason = errno;
+  }
+  if (reason != 0) unlink(fresh.c_str());
+  return reason;
+}
+
 }  // namespace
 
 void add_json_option(CLI::App& command, std::string& destination) {
   add_value(command, "--json", destination, "write the report as JSON to FILE, or - for stdout");
 }
 
-void expect_writable(const std::string& flag, const std::string& path) {
+void expect_writable(const std::string& flag, const std::string& path,
+                     const std::vector<std::string>& others) {
   if (path.empty() || path == "-") return;
+  for (const std::string& other : others) {
+    if (other.empty() || other == "-" || !same_file(path, other)) continue;
+    throw InvalidArgument(
+        fmt::format("{} is {}, a file that the command names elsewhere too: name another file",
+                    flag, in_quotes(path)));
+  }
   const int reason = why_unwritable(path);
   if (reason != 0) throw InvalidArgument(refusal(flag, path, reason));
 }
 
 void write_file(const std::string& flag, const std::string& path, const std::string& text) {
-  const int reason = write_all(path, text);
-  if (reason == 0) return;
-  if (std::error_code none; std::filesystem::is_regular_file(path, none)) unlink(path.c_str());
-  throw Error(refusal(flag, path, reason));
+  const int reason = is_replaceable(path) ? replace(path, text) : write_all(path, text);
+  if (reason != 0) throw Error(refusal(flag, path, reason));
 }
 
 void give_report(const std::string& destination, const std::function<void()>& print,

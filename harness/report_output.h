@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -12,11 +13,14 @@ namespace mladcp {
 
 void add_json_option(CLI::App& command, std::string& destination);
 
-// InvalidArgument naming flag, path and reason when the file cannot be written: asked before a long
-// run, not after it. Leaves no file. Nothing to ask of "" and "-".
-void expect_writable(const std::string& flag, const std::string& path);
+// InvalidArgument naming flag, path and reason when the file cannot be written, or is one of the
+// `others` that the same command names (or ""): asked before a long run, not after it. Leaves no
+// file. Nothing to ask of "" and "-".
+void expect_writable(const std::string& flag, const std::string& path,
+                     const std::vector<std::string>& others = {});
 
-// Error naming flag, path and reason where that fails; a file cut short is removed.
+// Replaces the file at once, when all is written: what was there stays where that fails. Links are
+// followed and kept; pipes and devices are written as they are. Error naming flag, path and reason.
 void write_file(const std::string& flag, const std::string& path, const std::string& text);
 
 // `print` puts the report on the screen, where "-" puts the JSON in its place. The screen comes

@@ -91,8 +91,8 @@ struct RunVerb {
   explicit RunVerb(CLI::App& command) : scenario(command) { add_json_option(command, json); }
 
   int run() const {
+    expect_writable("--json", json, scenario.input_files());
     const Scenario resolved = scenario.resolve();
-    expect_writable("--json", json);
     hint_at_mpi(resolved);
     hint_at_duration(resolved);
     ProgressBar bar;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "harness/input_file.h"
+#include "harness/lengths.h"
 #include "harness/options.h"
 #include "harness/scenario_draft.h"
 
@@ -95,6 +96,14 @@ Scenario ScenarioOptions::resolve() const {
   visit_keys(draft, read);
   accept(draft, read.given);
   return complete(draft);
+}
+
+std::vector<std::string> ScenarioOptions::input_files() const {
+  std::vector<std::string> files = {file_};
+  if (const CLI::Option* lengths = flags_.at("lengths"); lengths->count() > 0) {
+    files.push_back(parse_lengths_source(lengths->as<std::string>()).path);
+  }
+  return files;
 }
 
 }  // namespace mladcp

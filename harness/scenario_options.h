@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "harness/scenario.h"
 
@@ -23,6 +24,9 @@ class ScenarioOptions {
 
   // After parsing: the scenario, lengths read, validated. InvalidArgument otherwise.
   Scenario resolve() const;
+
+  // The files that the flags name: --scenario, --lengths.
+  std::vector<std::string> input_files() const;
 
  private:
   std::string file_;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "tests/harness/program.h"
@@ -133,7 +134,8 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --json /tmp", "--json /tmp cannot be written: Is a directory; name another file"},
       {"metadata --seq-lens 5 --svg /no/such/x", "--svg /no/such/x cannot be written: No such"},
       {"metadata --seq-lens 5 --svg -", "--svg is '-': drawings go to a file alone; name one"},
-      {"metadata --seq-lens 5 --svg x --json ./x", "--svg is 'x', which --json is too"},
+      {"metadata --seq-lens 5 --svg x --json ./x",
+       "--svg is 'x', a file that the command names elsewhere too"},
       {"run --no-such-flag 5", "'--no-such-flag 5' was not expected; see mladcp run --help"},
       {"run --seq-lens 1, 2", "'2' was not expected; a list has commas between its values"},
       {"run --probe sonar", "sonar"},
@@ -406,6 +408,45 @@ TEST(Program, AFullDiskCostsTheFileAndNotTheScreen) {
     EXPECT_THAT(outcome.output, AllOf(HasSubstr("\nPASS"), HasSubstr("/dev/full cannot be written: "
                                                                      "No space left on device")));
   }
+}
+
+TEST(Program, AReportDoesNotTakeThePlaceOfAnInput) {
+  const std::string path = temporary_path("input");
+  const std::string text = "ContextTokens\n3\n5\n";
+  for (const std::string& arguments :
+       {"run --batch 2 --lengths " + path, "plan --batch 2 --lengths " + path + ":ContextTokens",
+        "run --scenario " + path, "check " + path, "metadata --from " + path,
+        "metadata --batch 2 --lengths " + path}) {
+    std::ofstream(path) << text;
+    const Outcome outcome = run_program(arguments + " --json /tmp/../" + path);
+    EXPECT_EQ(outcome.status, 2) << arguments << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("names elsewhere too: name another file"));
+    std::stringstream kept;
+    kept << std::ifstream(path).rdbuf();
+    EXPECT_EQ(kept.str(), text) << arguments;
+  }
+  unlink(path.c_str());
+}
+
+TEST(Program, AReportCutShortLeavesWhatWasThere) {
+  const std::string path = temporary_path("report.json");
+  const std::string link = temporary_path("link.json");
+  std::ofstream(path) << "an earlier report";
+  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
+  const auto first_line = [&] {
+    std::string line;
+    std::getline(std::ifstream(link), line);
+    return line;
+  };
+  const std::string full = "ulimit -f 1; trap '' XFSZ; ";
+  const Outcome outcome = run_program("plan --seq-lens 3,4,5,6 --json " + link, full);
+  EXPECT_EQ(outcome.status, 3) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr(link + " cannot be written: File too large"));
+  EXPECT_EQ(first_line(), "an earlier report");
+  EXPECT_EQ(run_program("plan --seq-lens 3 --json " + link).status, 0);
+  EXPECT_EQ(first_line(), "{");  // through the link, which is still there
+  unlink(link.c_str());
+  unlink(path.c_str());
 }
 
 TEST(Program, AReportFileIsThereOnceThereIsAReport) {
