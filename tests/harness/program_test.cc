@@ -413,12 +413,13 @@ TEST(Program, AFullDiskCostsTheFileAndNotTheScreen) {
 TEST(Program, AReportDoesNotTakeThePlaceOfAnInput) {
   const std::string path = temporary_path("input");
   const std::string text = "ContextTokens\n3\n5\n";
+  const std::string output = " --json /tmp/../" + path;
   for (const std::string& arguments :
        {"run --batch 2 --lengths " + path, "plan --batch 2 --lengths " + path + ":ContextTokens",
         "run --scenario " + path, "check " + path, "metadata --from " + path,
         "metadata --batch 2 --lengths " + path}) {
     std::ofstream(path) << text;
-    const Outcome outcome = run_program(arguments + " --json /tmp/../" + path);
+    const Outcome outcome = run_program(arguments + output);
     EXPECT_EQ(outcome.status, 2) << arguments << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("names elsewhere too: name another file"));
     std::stringstream kept;
