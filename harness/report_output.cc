@@ -36,8 +36,16 @@ int why_unwritable(const std::string& path) {
   return access(path.c_str(), W_OK) == 0 || errno == ENOENT ? 0 : errno;
 }
 
+// Whether the path leads to what is no file, a pipe or a device: writing there takes nothing away.
+bool is_stream(const std::string& path) {
+  std::error_code none;
+  const auto status = std::filesystem::status(path, none);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+}
+
 // Also of files that are not there yet.
 bool same_file(const std::string& a, const std::string& b) {
+  if (is_stream(a)) return false;
   std::error_code none;
   if (std::filesystem::equivalent(a, b, none)) return true;
   return std::filesystem::weakly_canonical(std::filesystem::absolute(a)) ==
@@ -54,11 +62,12 @@ int write_all(const std::string& path, const std::string& text) {
   return reason;
 }
 
-// Whether a file may take the path's place: not that of a pipe, a device, a descriptor's link.
+// Whether a new file may take the path's place: not that of a stream, of a descriptor's link, or of
+// a link that leads nowhere yet.
 bool is_replaceable(const std::string& path) {
+  if (is_stream(path)) return false;
   std::error_code none;
-  const auto status = std::filesystem::status(path, none);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) return false;
+  if (!std::filesystem::exists(path, none) && std::filesystem::is_symlink(path, none)) return false;
   const std::string absolute = std::filesystem::absolute(path).lexically_normal();
   return !absolute.starts_with("/dev/") && !absolute.starts_with("/proc/");
 }
