@@ -23,7 +23,7 @@ void Rendezvous::join(int rank) {
 void Rendezvous::leave(int rank) {
   const std::lock_guard lock(mutex_);
   seats_[rank].joined = false;
-  if (arrived_ > 0) fail_if_a_missing_rank_left();
+  if (arrived_ > 0) fail_if_all_missing_ranks_left();
 }
 
 void Rendezvous::abort(int rank, const std::string& reason) {
@@ -42,14 +42,13 @@ void Rendezvous::meet(int rank, const CollectiveCall& call) {
     conclude();
     return;
   }
-  fail_if_a_missing_rank_left();
+  fail_if_all_missing_ranks_left();
   const std::uint64_t meeting = meeting_;
   while (meeting_ == meeting && !failure_) {
     // The clock starts anew with every arrival: it counts while all but the missing ranks wait.
     const Clock::time_point deadline = last_arrival_ + timeout_;
     if (Clock::now() >= deadline) {
-      fail(Kind::kTimeout, rank_list(missing_ranks()) + " did not come within " +
-                               std::to_string(timeout_.count()) + " ms; " + waiting());
+      fail_for_lack_of_ranks();
     } else {
       changed_.wait_until(lock, deadline);
     }
@@ -80,14 +79,25 @@ void Rendezvous::conclude() {
   changed_.notify_all();
 }
 
-void Rendezvous::fail_if_a_missing_rank_left() {
-  for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
-    const Seat& seat = seats_[rank];
-    if (seat.joined || seat.present) continue;
+// Were the first who waits to fail alone, its message would depend on who that is.
+void Rendezvous::fail_if_all_missing_ranks_left() {
+  if (departed_ranks().size() == missing_ranks().size()) fail_for_lack_of_ranks();
+}
+
+void Rendezvous::fail_for_lack_of_ranks() {
+  std::string departures;
+  for (const int rank : departed_ranks()) {
     // Two meetings a call: before the data moves and after.
-    fail(Kind::kAborted, "rank " + std::to_string(rank) + " left the group after " +
-                             std::to_string(seat.meetings / 2) + " calls, but " + waiting());
-    return;
+    const std::string calls = std::to_string(seats_[rank].meetings / 2) + " calls";
+    departures += departures.empty()
+                      ? "rank " + std::to_string(rank) + " left the group after " + calls
+                      : ", rank " + std::to_string(rank) + " after " + calls;
+  }
+  if (departures.empty()) {
+    fail(Kind::kTimeout, rank_list(missing_ranks()) + " did not come within " +
+                             std::to_string(timeout_.count()) + " ms; " + waiting());
+  } else {
+    fail(Kind::kAborted, departures + ", but " + waiting());
   }
 }
 
@@ -117,13 +127,28 @@ std::vector<int> Rendezvous::missing_ranks() const {
   return ranks;
 }
 
+std::vector<int> Rendezvous::departed_ranks() const {
+  std::vector<int> ranks = missing_ranks();
+  std::erase_if(ranks, [this](int rank) { return seats_[rank].joined; });
+  return ranks;
+}
+
 std::string Rendezvous::waiting() const {
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
     if (seats_[rank].present) ranks.push_back(static_cast<int>(rank));
   }
-  return rank_list(ranks) + (ranks.size() == 1 ? " waits in " : " wait in ") +
-         describe(seats_[ranks[0]].call);
+  std::string text;
+  while (!ranks.empty()) {
+    const CollectiveCall& call = seats_[ranks[0]].call;
+    const auto others = std::stable_partition(ranks.begin(), ranks.end(),
+                                              [&](int rank) { return seats_[rank].call == call; });
+    const std::vector<int> together(ranks.begin(), others);
+    text += (text.empty() ? "" : ", ") + rank_list(together) +
+            (together.size() == 1 ? " waits in " : " wait in ") + describe(call);
+    ranks.erase(ranks.begin(), others);
+  }
+  return text;
 }
 
 }  // namespace mladcp

@@ -17,15 +17,16 @@ namespace mladcp {
 // sequence numbers included, are equal; otherwise it fails on all ranks at once with one message:
 //   RankMismatch   calls differ
 //   Timeout        a rank did not come although nobody else arrived for `timeout`
-//   AbortedByPeer  a rank left, or reported an error
-// Only the first failure counts; from then on every meeting is refused with it.
+//   AbortedByPeer  ranks left and all others wait for them, or a rank reported an error
+// Only the first failure counts; from then on every meeting is refused with it. Its message is the
+// same in every run: who came first is no part of it.
 class Rendezvous {
  public:
   Rendezvous(int world_size, std::chrono::milliseconds timeout);
 
   // The rank takes part from now on. Resets what leave() noted.
   void join(int rank);
-  // Whoever waits for this rank, now or later, fails.
+  // Whoever waits for this rank, now or later, fails once all who are left wait.
   void leave(int rank);
   // `rank` cannot go on: all meetings fail with `reason`.
   void abort(int rank, const std::string& reason);
@@ -51,10 +52,12 @@ class Rendezvous {
 
   [[noreturn]] static void raise(const Failure& failure, const char* prefix);
   void fail(Kind kind, const std::string& message);  // under the mutex
-  void fail_if_a_missing_rank_left();
+  void fail_if_all_missing_ranks_left();
+  void fail_for_lack_of_ranks();
   void conclude();
   std::vector<int> missing_ranks() const;
-  std::string waiting() const;  // "ranks 0, 2 wait in all_gather #3 ..."
+  std::vector<int> departed_ranks() const;  // the missing ones that left, or never joined
+  std::string waiting() const;              // "ranks 0, 2 wait in all_gather #3 ..."
 
   const std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;

@@ -63,22 +63,32 @@ std::vector<Outcome> outcomes(InProcessGroup& group, const std::function<void(Co
   return result;
 }
 
+std::vector<std::unique_ptr<Collective>> joined_by_all(InProcessGroup& group) {
+  std::vector<std::unique_ptr<Collective>> handles;
+  for (int rank = 0; rank < group.world_size(); ++rank) handles.push_back(group.join(rank));
+  return handles;
+}
+
+// The outcomes of one call on ranks 0 and 2, one thread each, while the others do as they are.
+std::vector<Outcome> outcomes_of_ranks_0_and_2(
+    const std::vector<std::unique_ptr<Collective>>& handles,
+    const std::function<void(Collective&)>& call) {
+  std::vector<Outcome> seen(handles.size());
+  std::vector<std::jthread> threads;
+  for (const int rank : {0, 2}) {
+    threads.emplace_back([&, rank] { seen[rank] = outcome_of([&] { call(*handles[rank]); }); });
+  }
+  threads.clear();  // joins
+  return seen;
+}
+
 TEST(InProcessGroup, MissingRankIsNamedAfterTheTimeout) {
   InProcessGroup group(4, kShortWait);
   const auto begin = Clock::now();
   // Ranks 0 and 2 come; 1 and 3 stay, joined, until the others have given up.
-  const std::vector<std::unique_ptr<Collective>> handles = [&group] {
-    std::vector<std::unique_ptr<Collective>> all;
-    for (int rank = 0; rank < 4; ++rank) all.push_back(group.join(rank));
-    return all;
-  }();
-  std::vector<Outcome> seen(4);
-  {
-    std::vector<std::jthread> threads;
-    for (const int rank : {0, 2}) {
-      threads.emplace_back([&, rank] { seen[rank] = outcome_of([&] { gather(*handles[rank]); }); });
-    }
-  }
+  const std::vector<std::unique_ptr<Collective>> handles = joined_by_all(group);
+  const std::vector<Outcome> seen =
+      outcomes_of_ranks_0_and_2(handles, [](Collective& collective) { gather(collective); });
   for (const int rank : {0, 2}) {
     EXPECT_EQ(seen[rank].kind, "Timeout");
     EXPECT_EQ(seen[rank].message,
@@ -125,10 +135,40 @@ TEST(InProcessGroup, EarlyReturnAbortsTheOthersAtOnce) {
   EXPECT_EQ(seen[1].kind, "none");
   for (const int rank : {0, 2}) {
     EXPECT_EQ(seen[rank].kind, "AbortedByPeer");
-    EXPECT_NE(seen[rank].message.find("rank 1 left the group after 1 calls, but rank"),
-              std::string::npos)
-        << seen[rank].message;
-    EXPECT_NE(seen[rank].message.find("in all_gather #1 'lse'"), std::string::npos);
+    EXPECT_EQ(seen[rank].message,
+              "rank 1 left the group after 1 calls, but ranks 0, 2 wait in all_gather #1 'lse' dim "
+              "1 bytes [3, 2] -> [3, 6]");
+  }
+}
+
+// Whoever comes first waits for the other: the message does not depend on the order.
+TEST(InProcessGroup, RanksThatLeftAreNamedOnceAllOthersWait) {
+  InProcessGroup group(4, {std::chrono::seconds(60)});
+  std::vector<std::unique_ptr<Collective>> handles = joined_by_all(group);
+  for (const int rank : {1, 3}) handles[rank].reset();
+  const std::vector<Outcome> seen = outcomes_of_ranks_0_and_2(handles, [](Collective& collective) {
+    gather(collective, 3, collective.rank() == 0 ? "query" : "lse");
+  });
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(seen[rank].kind, "AbortedByPeer");
+    EXPECT_EQ(seen[rank].message,
+              "rank 1 left the group after 0 calls, rank 3 after 0 calls, but rank 0 waits in "
+              "all_gather #0 'query' dim 1 bytes [3, 2] -> [3, 8], rank 2 waits in all_gather #0 "
+              "'lse' dim 1 bytes [3, 2] -> [3, 8]");
+  }
+}
+
+TEST(InProcessGroup, RankThatLeftIsNamedWhenAnotherOneDoesNotComeEither) {
+  InProcessGroup group(4, kShortWait);
+  std::vector<std::unique_ptr<Collective>> handles = joined_by_all(group);
+  handles[1].reset();
+  const std::vector<Outcome> seen =
+      outcomes_of_ranks_0_and_2(handles, [](Collective& collective) { gather(collective); });
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(seen[rank].kind, "AbortedByPeer");
+    EXPECT_EQ(seen[rank].message,
+              "rank 1 left the group after 0 calls, but ranks 0, 2 wait in all_gather #0 'query' "
+              "dim 1 bytes [3, 2] -> [3, 8]");
   }
 }
 

@@ -288,6 +288,16 @@ TEST(Program, AReportIsAScenario) {
   unlink(path.c_str());
 }
 
+// Every measured value and message, those of ranks that wait for others among them.
+TEST(Program, TwoReportsOfFaultsDifferInSecondsAlone) {
+  const auto report = [] {
+    auto json = nlohmann::ordered_json::parse(run_program("faults --json -").output);
+    json.erase("seconds");
+    return json.dump(1);
+  };
+  EXPECT_EQ(report(), report());
+}
+
 TEST(Program, OnlyRestrictsTheSmallestFaultsToo) {
   const Outcome one = run_program("faults --smallest --only 'LSE offset' --json -");
   ASSERT_EQ(one.status, 0) << one.output;
