@@ -1,7 +1,6 @@
 #include "core/config.h"
 
 #include <array>
-#include <cmath>
 #include <sstream>
 
 #include "core/error.h"
@@ -31,10 +30,10 @@ void expect_divides(const char* field, std::int64_t value, const char* by_field,
 }
 
 void expect_scale(const char* field, float value) {
-  if (std::isfinite(value) && value > 0.0F) return;
+  if (value >= kLeastScale && value <= kMostScale) return;
   std::ostringstream got;
   got << value;  // to_string() prints -1e-9 as -0.000000
-  refuse(field, got.str(), "must be a finite number above 0");
+  refuse(field, got.str(), "must be from 7.9e-31 to 1.2e+30");
 }
 
 template <typename Enum, std::size_t count>

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "core/config.h"
 #include "core/device.h"
 #include "core/error.h"
 #include "reference/host_rows.h"
@@ -39,10 +40,10 @@ void expect_extents(const SafetensorsFile& file, const TensorView& view, const S
   }
 }
 
-double positive_number(const SafetensorsFile& file, const std::string& key) {
+double scale_of(const SafetensorsFile& file, const std::string& key) {
   const double value = file.metadata_number(key);
-  if (!std::isfinite(value) || value <= 0.0) {
-    refuse(file, fmt::format("metadata {} is {}, must be finite and above 0", key, value));
+  if (!(value >= kLeastScale && value <= kMostScale)) {
+    refuse(file, fmt::format("metadata {} is {}, must be from 7.9e-31 to 1.2e+30", key, value));
   }
   return value;
 }
@@ -148,9 +149,9 @@ AttentionDump read_attention_dump(const std::string& path) {
   for (const Tensor& keys : dump.keys) problem.keys.push_back(keys);
   problem.query = query.merged(0);
   problem.latent = out.size(3);
-  problem.softmax_scale = positive_number(file, "softmax_scale");
-  problem.query_scale = query.dtype == DType::kE4M3 ? positive_number(file, "q_scale") : 1.0;
-  problem.key_scale = cache.dtype == DType::kE4M3 ? positive_number(file, "k_scale") : 1.0;
+  problem.softmax_scale = scale_of(file, "softmax_scale");
+  problem.query_scale = query.dtype == DType::kE4M3 ? scale_of(file, "q_scale") : 1.0;
+  problem.key_scale = cache.dtype == DType::kE4M3 ? scale_of(file, "k_scale") : 1.0;
   return dump;
 }
 

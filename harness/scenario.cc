@@ -16,6 +16,10 @@ constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // positions; a local 
 constexpr std::int64_t kMostNewTokens = std::int64_t{1} << 20;  // of a request in a step
 constexpr std::int64_t kMostInt32 = std::numeric_limits<std::int32_t>::max();
 constexpr double kLongestTimeout = 1e6;  // seconds
+// Contents have deviation 1. Beyond these the largest code, 448, or the step of the smallest ones,
+// 2^-9, leaves nothing of them: equal keys, whose roundings no bound takes for independent.
+constexpr float kLeastContentScale = 1.0F / 448.0F;
+constexpr float kMostContentScale = 512.0F;
 
 void expect_one_of(const char* field, const std::string& value,
                    const std::vector<std::string>& known) {
@@ -34,6 +38,13 @@ void expect_lengths(const char* field, const std::vector<std::int64_t>& lengths,
     throw InvalidArgument(
         fmt::format("{}[{}] = {}: must be between 0 and {}", field, i, lengths[i], most));
   }
+}
+
+void expect_scale(const char* field, float scale) {
+  if (scale >= kLeastContentScale && scale <= kMostContentScale) return;
+  throw InvalidArgument(fmt::format(
+      "{} = {}: must be from 1/448 to 512, or codes hold nothing of contents of deviation 1", field,
+      scale));
 }
 
 void expect_as_many(const char* field, std::size_t got, const char* of_field, std::size_t wanted) {
@@ -178,6 +189,8 @@ std::vector<StepRequest> Scenario::step_requests() const {
 
 void validate(const Scenario& scenario) {
   model_from_name(scenario.model);
+  expect_scale("q_scale", scenario.parallel.q_scale);
+  expect_scale("k_scale", scenario.parallel.k_scale);
   validate(scenario.parallel);
   const std::int64_t groups = scenario.parallel.groups();
   if (scenario.group < -1 || scenario.group >= groups) {

@@ -11,7 +11,6 @@ namespace mladcp {
 namespace {
 
 constexpr double kFp32 = 0x1p-24;
-constexpr double kSmallest = 0x1p-134;  // half the smallest subnormal of bf16
 constexpr double kNoWeight = 0x1p-126;  // smaller weights may be flushed in fp32
 
 Expected make_expected(const Shape& shape) {
@@ -56,10 +55,6 @@ struct Weights {
     lse_error = kFp32 * (std::fabs(lse) + 8 + count);
   }
 };
-
-double rounding(double unit, double value, double error) {
-  return unit * (std::fabs(value) + error) + kSmallest;
-}
 
 void expect_lses(const TensorView& lses, std::int64_t world, std::int64_t rows,
                  std::int64_t heads) {

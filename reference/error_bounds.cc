@@ -19,12 +19,6 @@ constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 // worst case (Cauchy-Schwarz), where that is less.
 double spread(std::int64_t terms) { return std::min(4.0, std::sqrt(static_cast<double>(terms))); }
 
-// One rounding to a format, of a value that may itself be `error` off. 2^-134 is half the smallest
-// subnormal of bf16; fp32's is smaller.
-double rounding(double unit, double value, double error) {
-  return unit * (std::fabs(value) + error) + 0x1p-134;
-}
-
 Expected make_expected(const Shape& shape) {
   const auto count = static_cast<std::size_t>(element_count(shape));
   return {shape, std::vector<double>(count, 0.0), std::vector<double>(count, 0.0)};
@@ -89,13 +83,13 @@ double sum_roundings(const NumericsProfile& profile, std::int64_t keys, double d
 double out_bound(const NumericsProfile& profile, double shrink, const RowOfSet& r, std::int64_t l) {
   const std::size_t at = r.at(l);
   const double out = std::fabs(r.sums.out[at]);
-  const double root_square = std::sqrt(double{r.sums.square[at]});
+  const double root_square = std::sqrt(r.sums.square[at]);
   const double magnitude = r.sums.magnitude[at];
   const Chains chains(profile, r.keys());
   const Accumulator& sum = profile.values;
 
   // P's own errors; an error of a logit moves the sum of P as well, hence the |out|.
-  double bound = spread(r.keys()) * (std::sqrt(double{r.sums.random[at]}) + out * r.logit_random() +
+  double bound = spread(r.keys()) * (std::sqrt(r.sums.random[at]) + out * r.logit_random() +
                                      2 * kFp32 * r.max_logit() * root_square);
   bound += common_rounding(profile, r, at);
   bound += shrink * r.sums.tilt[at];
@@ -239,6 +233,10 @@ double unit_roundoff(DType dtype) {
     default:
       throw InvalidArgument("dtype " + std::string(name(dtype)) + " has no unit roundoff here");
   }
+}
+
+double rounding(double unit, double value, double error) {
+  return unit * (std::fabs(value) + error) + kHalfSubnormal;
 }
 
 Expected expect_products(const HeadProducts& products, DType out, const Accumulator& accumulator) {

@@ -12,8 +12,14 @@
 
 namespace mladcp {
 
+// Half the smallest subnormal of bf16; fp32's is smaller.
+inline constexpr double kHalfSubnormal = 0x1p-134;
+
 // Half an ulp relative to the value: 2^-8 bf16, 2^-24 fp32, 2^-4 e4m3. InvalidArgument otherwise.
 double unit_roundoff(DType dtype);
+
+// One rounding to a format of that unit roundoff, of a value that may itself be `error` off.
+double rounding(double unit, double value, double error);
 
 // Absorb and value projection, rounded once to `out`.
 Expected expect_products(const HeadProducts& products, DType out, const Accumulator& accumulator);

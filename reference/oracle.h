@@ -73,8 +73,8 @@ struct SetSums {
   std::vector<double> max_logit;
   std::vector<std::int64_t> keys;  // visible keys of the set
   std::vector<float> magnitude;    // sum p |v|
-  std::vector<float> square;       // sum (p v)^2
-  std::vector<float> random;       // sum (e v)^2, e the error of p by KeyErrors
+  std::vector<double> square;      // sum (p v)^2: squares of what fp32 holds need not fit it
+  std::vector<double> random;      // sum (e v)^2, e the error of p by KeyErrors
   // sum max(p, kSmallestExponential of the largest) |v| over keys that flush; empty when none does
   std::vector<float> flushed;
   std::vector<float> tilt;          // |sum p (z - mean z) v|: d out / d log(logit scale)

@@ -18,8 +18,14 @@ using MatrixF = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowM
 
 constexpr std::int64_t kBlockRows = 64;
 constexpr std::int64_t kTileKeys = 128;
-constexpr std::int64_t kBlockLogits = std::int64_t{1} << 22;  // 48 MiB a thread
+constexpr std::int64_t kBlockLogits = std::int64_t{1} << 22;  // 112 MiB a thread
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+// The power of two at or below the largest magnitude: what is divided by it may be squared in fp32.
+double unit_of(const Matrix& matrix) {
+  const double largest = matrix.cwiseAbs().maxCoeff();
+  return std::isnormal(largest) ? std::exp2(std::ilogb(largest)) : 1.0;
+}
 
 // Rows of one request, in the numbering of RowBlock.
 struct Unit {
@@ -87,7 +93,8 @@ class BlockAttention {
       load_row_fp64(query.row(row).data(), problem_.query,
                     offset_of(problem_.query, at / heads_, at % heads_), scale);
     }
-    const MatrixF query_square = query.cwiseAbs2().cast<float>();
+    const double query_unit = unit_of(query);
+    const MatrixF query_square = (query / query_unit).cwiseAbs2().cast<float>();
     const auto count = static_cast<std::int64_t>(keys_.position.size());
     logits_.resize(query.rows(), count);
     size_.resize(query.rows(), count);
@@ -96,16 +103,18 @@ class BlockAttention {
       const Matrix tile = load_keys(begin, width);
       auto z = logits_.middleCols(begin, width);
       z.noalias() = query * tile.transpose();
-      const MatrixF tile_square = tile.cwiseAbs2().cast<float>();
+      const double tile_unit = unit_of(tile);
+      const MatrixF tile_square = (tile / tile_unit).cwiseAbs2().cast<float>();
       auto g = size_.middleCols(begin, width);
       g.noalias() = query_square * tile_square.transpose();
-      g = g.cwiseSqrt() + z.cwiseAbs().cast<float>();
+      const Matrix root = query_unit * tile_unit * g.cwiseSqrt().cast<double>();
+      g = (root + z.cwiseAbs()).cast<float>();
     }
   }
 
   // Logits of the set become P; the per-row numbers follow. Returns P's error and flushed part.
   void settle_row(std::int64_t row, std::int64_t begin, std::int64_t end, SetSums& sums,
-                  MatrixF& error, MatrixF& flushed, MatrixF& tilt) {
+                  Matrix& error, MatrixF& flushed, MatrixF& tilt) {
     const auto first = keys_.position.begin() + begin;
     const std::int64_t seen =
         std::lower_bound(first, keys_.position.begin() + end, visible(row)) - first;
@@ -146,7 +155,7 @@ class BlockAttention {
       }
       const double own = p[k] * std::hypot(of_logit, errors_.probability);
       const double of_p = flushes ? p[k] * of_logit : std::max(own, errors_.floor * largest);
-      error(row, k) = static_cast<float>(of_p * of_p);
+      error(row, k) = of_p * of_p;
       tilt(row, k) = static_cast<float>(p[k] * (z[k] - mean));
     }
     sums.max_logit[at] = max;
@@ -170,7 +179,7 @@ class BlockAttention {
     sums.mean_logit.resize(count);
     sums.deviation.resize(count);
     sums.roundoff.resize(count);
-    MatrixF error = MatrixF::Zero(rows, end - begin);
+    Matrix error = Matrix::Zero(rows, end - begin);
     MatrixF tilt = MatrixF::Zero(rows, end - begin);
     MatrixF flushed;  // as large as the others once a key flushes
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -187,7 +196,7 @@ class BlockAttention {
     return Eigen::Map<M>(values.data(), unit_.block.rows, problem_.latent);
   }
 
-  void multiply_values(std::int64_t begin, std::int64_t end, SetSums& sums, const MatrixF& error,
+  void multiply_values(std::int64_t begin, std::int64_t end, SetSums& sums, const Matrix& error,
                        const MatrixF& flushed, const MatrixF& tilt) const {
     auto out = matrix_of(sums.out);
     auto magnitude = matrix_of(sums.magnitude);
@@ -200,12 +209,12 @@ class BlockAttention {
       const Matrix value = load_keys(at, width).leftCols(problem_.latent);
       const MatrixF v = value.cast<float>();
       const MatrixF v_abs = v.cwiseAbs();
-      const MatrixF v_square = v.cwiseAbs2();
+      const Matrix v_square = value.cwiseAbs2();
       const auto p = logits_.middleCols(at, width);
       const MatrixF pf = p.cast<float>();
       out.noalias() += p * value;
       magnitude.noalias() += pf * v_abs;
-      square.noalias() += pf.cwiseAbs2() * v_square;
+      square.noalias() += p.cwiseAbs2() * v_square;
       random.noalias() += error.middleCols(at - begin, width) * v_square;
       tilted.noalias() += tilt.middleCols(at - begin, width) * v;
       if (flushed.size() > 0) {

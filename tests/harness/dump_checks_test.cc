@@ -1,6 +1,7 @@
 // A call dumped by somebody else's kernel: FlashMLA's FP8 decode, as it is and spoiled.
 #include "harness/dump_checks.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,6 +78,29 @@ TEST(DumpChecks, OneWrongOutputIsNamed) {
   EXPECT_THAT(wrong->message, AllOf(HasSubstr("[2, 3, 7]"), HasSubstr("got 9")));
 }
 
+// The same call in other units: what is right stays right, what is wrong stays wrong.
+TEST(DumpChecks, BoundsFollowTheScales) {
+  for (const float unit : {0x1p-90F, 0x1p-70F, 0x1p70F, 0x1p90F}) {
+    SCOPED_TRACE(unit);
+    const auto in_units = [unit](float factor) {
+      return spoiled([=](SafetensorsFile& file) {
+        const auto scale = [&](const char* key, double by) {
+          file.metadata[key] = fmt::format("{}", by * file.metadata_number(key));
+        };
+        scale("k_scale", unit);
+        scale("q_scale", 1.0 / unit);
+        auto* out = file.tensors.at("out").as<BFloat16>();
+        for (std::int64_t i = 0; i < file.tensors.at("out").view().elements(); ++i) {
+          out[i] = BFloat16::from_float(factor * unit * out[i].to_float());
+        }
+      });
+    };
+    const std::vector<Check> right = judge_dumps({in_units(1.0F)}, kNumerics, 2);
+    EXPECT_TRUE(all_hold(right)) << failure(right)->message;
+    EXPECT_FALSE(all_hold(judge_dumps({in_units(1.25F)}, kNumerics, 2)));
+  }
+}
+
 // An LSE in base 2, as some kernels return it, is no natural one.
 TEST(DumpChecks, ABaseTwoLseFails) {
   const std::string path = spoiled([](SafetensorsFile& file) {
@@ -122,7 +146,9 @@ TEST(DumpChecks, RefusalsNameFileFieldAndValue) {
               }),
               HasSubstr("seq_lens[2] is -1"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["k_scale"] = "0"; }),
-              HasSubstr("metadata k_scale is 0, must be finite and above 0"));
+              HasSubstr("metadata k_scale is 0, must be from 7.9e-31 to 1.2e+30"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["q_scale"] = "1e-38"; }),
+              HasSubstr("metadata q_scale is 1e-38, must be from 7.9e-31 to 1.2e+30"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata.erase("softmax_scale"); }),
               HasSubstr("softmax_scale"));
   EXPECT_THAT(

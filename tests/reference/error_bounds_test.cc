@@ -162,6 +162,30 @@ TEST(Bounds, AllowForExponentialsBelowTheSmallestNormal) {
   }
 }
 
+// Whose squares, and those of whose errors, fp32 does not hold: P in bf16 errs by 2^-8, the
+// output's rounding by as much again.
+TEST(Bounds, AllowForRoundingsOfSmallWeights) {
+  for (const double distance : {1.0, 40.0, 60.0, 80.0}) {
+    SCOPED_TRACE(distance);
+    const Tensor query(host_device(), DType::kF32, {1, 1, 2}, "query");
+    const Tensor keys(host_device(), DType::kF32, {2, 2}, "keys");
+    query.as<float>()[0] = 0.0F;
+    query.as<float>()[1] = 1.0F;
+    for (const int i : {0, 1}) keys.as<float>()[i] = 0.0F;  // the heavy key, without a value
+    keys.as<float>()[2] = 1.0F;
+    keys.as<float>()[3] = static_cast<float>(-distance);
+    OracleProblem problem;
+    problem.query = query;
+    problem.keys = {keys};
+    problem.request = {0};
+    problem.visible = {2};
+    problem.latent = 1;
+    const Expected out = expect_decode(problem, profiles::kCudaGenericBf16, {}, 1).per_set[0].out;
+    EXPECT_GT(out.bound[0], 2.4 * 0x1p-8 * out.value[0]);
+    EXPECT_LT(out.bound[0], 3.5 * 0x1p-8 * out.value[0]);
+  }
+}
+
 // Logits closer together than the codes of P: roundings have one sign, and follow the logits, which
 // the values are part of. 16,000 of them do not average out.
 TEST(Bounds, AllowForRoundingsOfNarrowLogitsThatGoTogether) {
