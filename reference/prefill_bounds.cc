@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "reference/error_bounds.h"
 #include "reference/parallel_for.h"
 
 namespace mladcp {
@@ -57,8 +58,9 @@ ExpectedPrefill expect_prefill(const PrefillReference& reference, const PrefillF
       const double fp32 =
           16.0 * (reference.logit_weighted[i] + out * reference.lse_magnitude[row]) +
           chain * reference.magnitude[i];
-      expected.out.bound.push_back(formats.out_unit * out + 4.0 * std::sqrt(squares) +
-                                   formats.fp32_unit * fp32);
+      expected.out.bound.push_back(rounding(formats.out_unit, out, 0.0) + 4.0 * std::sqrt(squares) +
+                                   formats.fp32_unit * fp32 + reference.flushed[i] +
+                                   kHalfSubnormal);
     }
   }
   return expected;

@@ -4,12 +4,15 @@
 //   output  out_unit |out|                                              one rounding at the end
 //         + 4 sqrt(projection_unit^2 (logit_squares + value_squares) + p_unit^2 value_squares)
 //         + fp32_unit (16 (logit_weighted + |out| lse_magnitude) + chain * magnitude)
+//         + flushed + 2 * 2^-134
 //   lse     4 projection_unit sqrt(lse_squares) + fp32_unit (16 lse_magnitude + chain)
 //   chain = (chunks + 1) (2 |lse| + 8) + log(keys) + 4 sqrt(keys) + 16
 // Keys and values of a row are rounded to the projection's dtype: unbiased, so they add as squares,
 // 4 standard bounds (the worst case up to 16 keys). The rest is fp32: dot products, exponentials,
 // sums, one merge a chunk. Sums inside the projections are left out: their variance is 2^-23 of
-// that rounding's.
+// that rounding's. An exponential, or a chunk's weight, that fp32 holds no normal number for may
+// become 0 or stay near 2^-126: such a weight's keys have p below it. Values and the output round
+// by at least 2^-134 (kHalfSubnormal).
 #pragma once
 
 #include <cstdint>

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "reference/host_rows.h"
+#include "reference/oracle.h"
 
 namespace mladcp {
 namespace {
@@ -55,6 +56,19 @@ KeysValues project(const Matrix& rows, const TensorView& w_uk, const TensorView&
   result.key_norm = up_key.rowwise().norm();
   result.value_size = result.value.cwiseAbs() + result.norm * up_value.colwise().norm();
   return result;
+}
+
+// [m, Vd] see PrefillReference::flushed; row i of p sees visible[i] keys.
+Matrix flushed_sums(const Matrix& p, const std::vector<std::int64_t>& visible,
+                    const Eigen::Ref<const Matrix>& value_size) {
+  constexpr double kSmallest = KeyErrors::kSmallestExponential;
+  Matrix sums = Matrix::Zero(p.rows(), value_size.cols());
+  for (std::int64_t i = 0; i < p.rows(); ++i) {
+    for (std::int64_t k = 0; k < visible[static_cast<std::size_t>(i)]; ++k) {
+      if (p(i, k) <= kSmallest) sums.row(i) += kSmallest * value_size.row(k);
+    }
+  }
+  return sums;
 }
 
 void append(std::vector<double>& to, const Matrix& rows) {
@@ -105,6 +119,7 @@ void attend(const Matrix& query, const KeysValues& kv, std::int64_t first, std::
   append(result.logit_squares, spread.cwiseMax(0.0));
   append(result.magnitude, p * value_size);
   append(result.logit_weighted, pa * value_size);
+  append(result.flushed, flushed_sums(p, visible, value_size));
   append(result.lse_squares, w_sum);
   append(result.lse_magnitude, pa.rowwise().sum());
 }

@@ -38,6 +38,7 @@ struct PrefillReference {
   std::vector<double> logit_squares;   // [rows, Vd]  sum p^2 sigma^2 (v - out)^2
   std::vector<double> magnitude;       // [rows, Vd]  sum p s
   std::vector<double> logit_weighted;  // [rows, Vd]  sum p a s
+  std::vector<double> flushed;         // [rows, Vd]  2^-126 sum s over keys with p at most 2^-126
   std::vector<double> lse;             // [rows] natural
   std::vector<double> lse_squares;     // [rows]  sum p^2 sigma^2
   std::vector<double> lse_magnitude;   // [rows]  sum p a

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -97,6 +99,38 @@ TEST(Prefill, ValuesThatCancelAreJudgedByTheTermsOfTheirSums) {
   EXPECT_EQ(prefill_reference(world.problem(), 0, rows_up_to(74)).value_squares,
             std::vector<double>(static_cast<std::size_t>(74 * width), 0.0));
   expect_oracle(world, run_ranks(world));
+}
+
+// Exponentials that fp32 cannot hold become 0 or stay near 2^-126. Where only such keys have a
+// value, that is all of the output: in a chunk of their own, beside the others, and among the new.
+TEST(Prefill, AllowsForExponentialsBelowTheSmallestNormal) {
+  for (const float distance : {80.0F, 87.0F, 88.0F, 89.0F, 104.0F, 150.0F, 768.0F}) {
+    SCOPED_TRACE(distance);
+    PrefillShape shape = shape_of(2, 4, 32, {{40, 3}, {0, 9}, {7, 1}}, DType::kBF16);
+    shape.softmax_scale = 1.0F;
+    PrefillModel model = random_model(shape);
+    for (const Tensor& rows : model.rows) {
+      std::fill_n(rows.as<BFloat16>(), rows.view().elements(), BFloat16{});
+      for (std::int64_t t = 1; t < rows.shape()[0]; ++t) {
+        auto* row = rows.as<BFloat16>() + t * shape.dims.row();
+        row[0] = BFloat16::from_float(1.0F);
+        row[shape.dims.latent] = BFloat16::from_float(-distance);
+      }
+    }
+    for (const Tensor& queries : model.queries) {
+      for (std::int64_t i = 0; i < queries.view().elements(); ++i) {
+        const bool rope_0 = i % (shape.dims.nope + shape.dims.rope) == shape.dims.nope;
+        queries.as<BFloat16>()[i] = BFloat16::from_float(rope_0 ? 1.0F : 0.0F);
+      }
+    }
+    const PrefillWorld world(shape, std::move(model));
+    expect_oracle(world, run_ranks(world));
+    const PrefillReference reference = prefill_reference(world.problem(), 0, rows_up_to(13));
+    const ExpectedPrefill expected = expect_prefill(reference, {});
+    for (std::size_t i = 0; i < expected.out.bound.size(); ++i) {
+      EXPECT_LT(expected.out.bound[i], std::fmax(1e-35, 0.1 * std::fabs(expected.out.value[i])));
+    }
+  }
 }
 
 // What a turn wrote is the next turn's context, on every rank.
