@@ -72,7 +72,9 @@ void expect_same_scenario(Backend& backend, const Scenario& scenario) {
   const std::vector<std::string> all = backend.link()->gather_at_root(to_json(scenario));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    const auto own = nlohmann::json::parse(all[0]), other = nlohmann::json::parse(all[rank]);
+    // In the order of visit_keys: what others follow from, model and phase, comes before them.
+    const auto own = nlohmann::ordered_json::parse(all[0]);
+    const auto other = nlohmann::ordered_json::parse(all[rank]);
     for (const auto& [key, value] : own.items()) {
       if (other.at(key) == value) continue;
       throw InvalidArgument(fmt::format("{} = {} on process 0, {} on process {}: give all the same",
