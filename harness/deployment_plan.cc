@@ -28,13 +28,11 @@ RankShare share_of(const Scenario& scenario, std::int64_t rank) {
     share.keys += keys;
     share.longest = std::max(share.longest, keys);
     share.pages += ceil_div(keys, config.page_size);
-    for (std::int64_t j = 0; j < request.q_len; ++j) {
-      const std::int64_t position = request.length - request.q_len + j;
-      if (position >= 0 && sharding.owner(position) == rank) ++share.stored;
-      if (sharding.local_length(std::max<std::int64_t>(0, position + 1), rank) == 0) {
-        ++share.empty_rows;
-      }
-    }
+    const std::int64_t before = request.length - request.q_len;
+    share.stored += keys - sharding.local_length(std::max<std::int64_t>(0, before), rank);
+    // Rows up to the rank's first position, rank * I, see none of its keys.
+    share.empty_rows +=
+        std::clamp<std::int64_t>(rank * sharding.interleave - before, 0, request.q_len);
   }
   share.cache_bytes = share.pages * page_bytes;
   return share;
@@ -121,15 +119,16 @@ Json to_json(const RankShare& share) {
 
 Json to_json(const ContextChunk& chunk) {
   Json pieces = Json::array();
+  const auto& ends = chunk.padded_local_cu_seq_lens;
   for (const ContextPiece& piece : chunk.pieces) {
-    pieces.push_back(
-        {{"request", piece.request}, {"start", piece.start}, {"length", piece.length}});
+    const auto request = static_cast<std::size_t>(piece.request);
+    pieces.push_back({{"request", piece.request},
+                      {"start", piece.start},
+                      {"length", piece.length},
+                      {"seq_start", chunk.seq_starts[request]},
+                      {"padded_len", ends[request + 1] - ends[request]}});
   }
-  return {{"toks", chunk.toks},
-          {"pieces", pieces},
-          {"seq_starts", chunk.seq_starts},
-          {"cu_seq_lens", chunk.cu_seq_lens},
-          {"padded_local_cu_seq_lens", chunk.padded_local_cu_seq_lens}};
+  return {{"toks", chunk.toks}, {"pieces", pieces}};
 }
 
 }  // namespace

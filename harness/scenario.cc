@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <numeric>
 #include <set>
 
+#include "core/ceil_div.h"
 #include "core/chunk_plan.h"
 #include "core/error.h"
 #include "harness/probe.h"
@@ -136,6 +138,31 @@ void expect_meaning(const Scenario& s) {
   }
 }
 
+// A chunk's index arrays are as long as the batch, however few requests it holds, and the plan
+// lists every token (ContextChunk). 256 bytes: a rank's record of the chunk's collective.
+void expect_chunks_in_memory(const Scenario& scenario, const ChunkGeometry& geometry) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 32;  // bytes
+  const bool both = scenario.phase == Phase::kBoth;
+  const auto& contexts = both ? scenario.seq_lens : scenario.context_lens;
+  const std::int64_t tokens = std::accumulate(contexts.begin(), contexts.end(), std::int64_t{0});
+  std::int64_t rows = 0;  // of a rank
+  for (const std::int64_t context : contexts) rows += geometry.sharding.padded_rows(context);
+  const std::int64_t chunks = ceil_div(rows, geometry.local_rows());
+  const auto requests = static_cast<std::int64_t>(contexts.size());
+  const std::int64_t n = geometry.sharding.world_size;
+  const double bytes = static_cast<double>(chunks) *
+                           (4.0 * static_cast<double>(requests) * static_cast<double>(n + 4) +
+                            256.0 * static_cast<double>(n)) +
+                       4.0 * static_cast<double>(tokens + rows);
+  if (bytes <= static_cast<double>(kMost)) return;
+  throw InvalidArgument(
+      fmt::format("{} has {} entries, {} tokens: a plan of about {} chunks would take {:.0f} GB, "
+                  "more than {:.0f};"
+                  " give a workspace of more than {} rows, or fewer or shorter requests",
+                  both ? "seq_lens" : "context_lens", requests, tokens, chunks, bytes * 1e-9,
+                  static_cast<double>(kMost) * 1e-9, scenario.workspace_rows));
+}
+
 void validate_prefill(const Scenario& scenario) {
   const std::size_t added = scenario.new_tokens.size();
   if (scenario.phase == Phase::kBoth) {
@@ -149,7 +176,9 @@ void validate_prefill(const Scenario& scenario) {
         "workspace = {}: must be between 1 and {}, or 0 for the default", rows, kMostInt32));
   }
   const ParallelConfig& config = scenario.parallel;
-  validate(ChunkGeometry{config.sharding(), config.page_size, scenario.workspace_rows});
+  const ChunkGeometry geometry{config.sharding(), config.page_size, scenario.workspace_rows};
+  validate(geometry);
+  expect_chunks_in_memory(scenario, geometry);
 }
 
 }  // namespace

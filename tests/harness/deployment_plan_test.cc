@@ -126,7 +126,9 @@ TEST(DeploymentPlan, PrefillShowsItsChunks) {
   ASSERT_EQ(json.at("chunks").size(), 2U);
   EXPECT_EQ(json.at("chunks")[0].at("toks"), 17);  // padded rows of 65 positions on 4 ranks
   EXPECT_EQ(json.at("chunks")[1].at("toks"), 24);
-  EXPECT_EQ(json.at("chunks")[1].at("pieces")[0].at("request"), 1);
+  const nlohmann::json piece = {
+      {"request", 1}, {"start", 0}, {"length", 96}, {"seq_start", 0}, {"padded_len", 24}};
+  EXPECT_EQ(json.at("chunks")[1], (nlohmann::json{{"toks", 24}, {"pieces", {piece}}}));
   ASSERT_EQ(json.at("collectives").size(), 2U);
   EXPECT_EQ(json.at("collectives")[0].at("ranks").size(), 4U);
 }

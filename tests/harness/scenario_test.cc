@@ -188,6 +188,31 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
   }
 }
 
+// 30,000 requests in as many chunks are 43 GB of index arrays; in larger chunks they are one.
+TEST(Scenario, RefusesMoreChunksThanMemoryHolds) {
+  Scenario scenario;
+  scenario.phase = Phase::kPrefill;
+  scenario.context_lens.assign(30000, 4096);
+  scenario.new_tokens.assign(30000, 1);
+  scenario.workspace_rows = 4096;
+  EXPECT_EQ(message_of([&] { validate(scenario); }),
+            "context_lens has 30000 entries, 122880000 tokens: a plan of about 30000 chunks would "
+            "take 44 GB, more than 4; give a workspace of more than 4096 rows, or fewer or shorter "
+            "requests");
+  scenario.workspace_rows = 65536;
+  validate(scenario);
+  scenario.context_lens.assign(30000, 100);
+  scenario.workspace_rows = 4096;
+  validate(scenario);
+  scenario.context_lens.assign(256, 1 << 20);
+  scenario.new_tokens.assign(256, 1);
+  validate(scenario);
+  scenario.phase = Phase::kBoth;
+  scenario.seq_lens.assign(256, 1 << 23);
+  scenario.context_lens.clear();
+  EXPECT_THAT(message_of([&] { validate(scenario); }), HasSubstr("seq_lens has 256 entries"));
+}
+
 TEST(Scenario, WithoutAProbeNothingWouldBeJudged) {
   Scenario scenario;
   scenario.seq_lens = {3};
