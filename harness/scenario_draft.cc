@@ -79,10 +79,10 @@ void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given) {
     if (!gives("context_lens")) draft.scenario.context_lens.clear();
   }
   turn_phase(draft, given);
-  if (gives("model") && !gives("heads")) {
+  draft.given.insert(given.begin(), given.end());
+  if (gives("model") && !draft.gives("heads")) {
     draft.scenario.parallel.heads = draft.scenario.model_config().heads;
   }
-  draft.given.insert(given.begin(), given.end());
   if (draft.gives("batch") && !draft.gives("lengths") &&
       (draft.gives("seq_lens") || draft.gives("context_lens"))) {
     throw InvalidArgument("batch = " + std::to_string(draft.batch) +

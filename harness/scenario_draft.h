@@ -79,12 +79,13 @@ void visit_keys(ScenarioDraft& draft, Visitor& visit) {
 
 // Takes note of what one source, file or flags, has written into the draft: `given` are its keys.
 // Lengths and traces of earlier sources end where this one brings its own; where it turns to
-// another phase, what they say of requests that this phase does not have; and a model brings its
-// heads. InvalidArgument when it gives lengths twice.
+// another phase, what they say of requests that this phase does not have. A model brings its heads
+// where no source gives any. InvalidArgument when it gives lengths twice.
 void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given);
 
-// JSON of a scenario, or of a report with one. Unknown and repeated keys, wrong types and values
-// are InvalidArgument naming the key; `source` (a file name) leads every message.
+// JSON of a scenario, or of a report with one. A report has every key: its seed and heads count as
+// given where they are not the default and the model's. Unknown and repeated keys, wrong types and
+// values are InvalidArgument naming the key; `source` (a file name) leads every message.
 void read_json(ScenarioDraft& draft, std::string_view text, std::string_view source);
 
 // The scenario it stands for: lengths read, defaults filled in, validated. InvalidArgument

@@ -119,6 +119,17 @@ class Reader {
   ScenarioDraft::Keys given_;
 };
 
+bool is_report(const Json& json) {
+  return json.is_object() && (json.contains("schema") || json.contains("scenario"));
+}
+
+// A report has every key. A seed that was asked for would pick other rows of a trace; heads that
+// were would stay with another model.
+void forget_defaults(const Scenario& scenario, ScenarioDraft::Keys& given) {
+  if (scenario.seed == Scenario{}.seed) given.erase("seed");
+  if (scenario.parallel.heads == scenario.model_config().heads) given.erase("heads");
+}
+
 // Of a report; later versions may mean another thing by the same key.
 Json scenario_of_report(const Json& report, std::string_view source) {
   if (!report.contains("schema")) {
@@ -149,16 +160,16 @@ std::string to_json(const Scenario& scenario) {
 
 void read_json(ScenarioDraft& draft, std::string_view text, std::string_view source) {
   auto json = parse_json<Json>(text, source);
-  if (json.is_object() && (json.contains("schema") || json.contains("scenario"))) {
-    json = scenario_of_report(json, source);
-  }
+  const bool report = is_report(json);
+  if (report) json = scenario_of_report(json, source);
   if (!json.is_object()) {
     throw InvalidArgument(fmt::format("{}: expected one JSON object", source));
   }
   Reader reader(std::move(json), std::string(source));
   visit_keys(draft, reader);
-  const ScenarioDraft::Keys& given = reader.expect_all_read();
+  ScenarioDraft::Keys given = reader.expect_all_read();
   try {
+    if (report) forget_defaults(draft.scenario, given);
     accept(draft, given);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}: {}", source, error.what()));

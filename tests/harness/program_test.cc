@@ -348,6 +348,12 @@ TEST(Program, AReportOfAnotherPhaseIsAScenario) {
   EXPECT_EQ(scenario.at("context_lens"), (std::vector<int>{5, 8}));
   EXPECT_EQ(scenario.at("new_tokens"), (std::vector<int>{3, 3}));
 
+  save("--seq-lens 9,70");  // a seed of 0 is none: the trace's first rows, not a pick
+  EXPECT_EQ(plan("--phase prefill").at("context_lens"),
+            nlohmann::json::parse(run_program("plan --phase prefill --json -").output)
+                .at("scenario")
+                .at("context_lens"));
+
   save("--phase both --seq-lens 20,90 --new-tokens 3,4");
   EXPECT_EQ(plan("--phase decode").at("seq_lens"), (std::vector<int>{20, 90}));
   EXPECT_EQ(plan("--phase prefill").at("new_tokens"), (std::vector<int>(8, 64)));

@@ -141,9 +141,25 @@ TEST(Scenario, ALaterSourceEndsTheLengthsOfAnEarlierOne) {
   EXPECT_THAT(complete(draft).seq_lens, ElementsAre(6, 7));
   read_json(draft, R"({"phase": "prefill", "context_lens": [8]})", "prefill.json");
   EXPECT_THAT(complete(draft).context_lens, ElementsAre(8));
-  EXPECT_EQ(draft.scenario.parallel.heads, 16);
-  read_json(draft, R"({"model": "kimi-k2"})", "model.json");
-  EXPECT_EQ(draft.scenario.parallel.heads, 64);
+}
+
+TEST(Scenario, AModelBringsItsHeadsWhereNoSourceGivesAny) {
+  const auto heads_of = [](const char* first, const char* second) {
+    ScenarioDraft draft = from_json(first);
+    read_json(draft, second, "later.json");
+    return draft.scenario.parallel.heads;
+  };
+  const char* const model = R"({"model": "kimi-k2"})";
+  EXPECT_EQ(heads_of("{}", model), 64);
+  EXPECT_EQ(heads_of(R"({"model": "tiny"})", model), 64);
+  EXPECT_EQ(heads_of(R"({"model": "tiny", "heads": 24})", model), 24);
+  EXPECT_EQ(heads_of(R"({"heads": 128})", model), 128);
+  EXPECT_EQ(heads_of(model, R"({"heads": 24})"), 24);
+  const auto report = [](const char* scenario) {
+    return R"({"schema": "mladcp.run/1", "scenario": )" + std::string(scenario) + "}";
+  };
+  EXPECT_EQ(heads_of(report(R"({"model": "deepseek-v3", "heads": 128})").c_str(), model), 64);
+  EXPECT_EQ(heads_of(report(R"({"model": "deepseek-v3", "heads": 24})").c_str(), model), 24);
 }
 
 TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
