@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.h"
@@ -52,9 +55,38 @@ bool same_file(const std::string& a, const std::string& b) {
          std::filesystem::weakly_canonical(std::filesystem::absolute(b));
 }
 
+// The open descriptor that the path is a name of, as /dev/stdout is of 1; links to it are followed.
+std::optional<int> descriptor_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path at = fs::absolute(path).lexically_normal();
+  for (int links = 0; links < 40; ++links) {
+    for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+      const std::string name = at;
+      int descriptor = 0;
+      const char* const end = name.data() + name.size();
+      if (!name.starts_with(folder)) continue;
+      const auto read = std::from_chars(name.data() + folder.size(), end, descriptor);
+      if (read.ec == std::errc{} && read.ptr == end) return descriptor;
+    }
+    const fs::path next = fs::read_symlink(at, error);
+    if (error) return {};
+    at = (at.parent_path() / next).lexically_normal();
+  }
+  return {};
+}
+
+// A descriptor's file opened by its path would be cut off, and written over from its beginning.
+std::FILE* open_for_writing(const std::string& path) {
+  const auto descriptor = descriptor_of(path);
+  if (!descriptor) return std::fopen(path.c_str(), "wbe");
+  const int own = fcntl(*descriptor, F_DUPFD_CLOEXEC, 0);
+  return own < 0 ? nullptr : fdopen(own, "wb");
+}
+
 // 0, or why not.
 int write_all(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "wbe");
+  std::FILE* file = open_for_writing(path);
   if (file == nullptr) return errno;
   int reason = 0;
   if (std::fwrite(text.data(), 1, text.size(), file) != text.size()) reason = errno;
@@ -62,10 +94,10 @@ int write_all(const std::string& path, const std::string& text) {
   return reason;
 }
 
-// Whether a new file may take the path's place: not that of a stream, of a descriptor's link, or of
+// Whether a new file may take the path's place: not that of a stream, of a descriptor's file, or of
 // a link that leads nowhere yet.
 bool is_replaceable(const std::string& path) {
-  if (is_stream(path)) return false;
+  if (is_stream(path) || descriptor_of(path)) return false;
   std::error_code none;
   if (!std::filesystem::exists(path, none) && std::filesystem::is_symlink(path, none)) return false;
   const std::string absolute = std::filesystem::absolute(path).lexically_normal();
@@ -111,6 +143,7 @@ void expect_writable(const std::string& flag, const std::string& path,
 }
 
 void write_file(const std::string& flag, const std::string& path, const std::string& text) {
+  std::fflush(stdout);  // what was printed comes first, should both go to one place
   const int reason = is_replaceable(path) ? replace(path, text) : write_all(path, text);
   if (reason != 0) throw Error(refusal(flag, path, reason));
 }

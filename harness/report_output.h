@@ -20,7 +20,8 @@ void expect_writable(const std::string& flag, const std::string& path,
                      const std::vector<std::string>& others = {});
 
 // Replaces the file at once, when all is written: what was there stays where that fails. Links are
-// followed and kept; pipes and devices are written as they are. Error naming flag, path and reason.
+// followed and kept; pipes, devices and open descriptors (/dev/stdout) are written as they are,
+// after what was printed. Error naming flag, path and reason.
 void write_file(const std::string& flag, const std::string& path, const std::string& text);
 
 // `print` puts the report on the screen, where "-" puts the JSON in its place. The screen comes

@@ -27,6 +27,12 @@ using testing::StartsWith;
 
 constexpr const char* kSmall = "run --model tiny --heads 8 --tp 4 --dcp 4 --seq-lens 1,63,130 ";
 
+std::string contents_of(const std::string& path) {
+  std::stringstream all;
+  all << std::ifstream(path).rdbuf();
+  return all.str();
+}
+
 TEST(Program, CleanRunExitsZeroWithOneJsonObject) {
   const Outcome outcome = run_program(std::string(kSmall) + "--json -");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
@@ -432,9 +438,7 @@ TEST(Program, AReportDoesNotTakeThePlaceOfAnInput) {
     const Outcome outcome = run_program(arguments + output);
     EXPECT_EQ(outcome.status, 2) << arguments << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("names elsewhere too: name another file"));
-    std::stringstream kept;
-    kept << std::ifstream(path).rdbuf();
-    EXPECT_EQ(kept.str(), text) << arguments;
+    EXPECT_EQ(contents_of(path), text) << arguments;
   }
   unlink(path.c_str());
 }
@@ -460,6 +464,29 @@ TEST(Program, AReportCutShortLeavesWhatWasThere) {
   EXPECT_EQ(run_program("plan --seq-lens 3 --json " + link).status, 0);
   EXPECT_EQ(access(path.c_str(), F_OK), 0);
   EXPECT_EQ(run_program("metadata --seq-lens 3 --json /dev/null --svg /dev/null").status, 0);
+  unlink(link.c_str());
+  unlink(path.c_str());
+}
+
+// Opened by its path, the file behind a descriptor would lose what it holds.
+TEST(Program, AReportToADescriptorFollowsWhatIsThere) {
+  const std::string path = temporary_path("all");
+  const std::string link = temporary_path("out");
+  ASSERT_EQ(symlink("/dev/stdout", link.c_str()), 0);
+  const std::string screen = run_program("plan --seq-lens 3").output;
+  const std::string json = run_program("plan --seq-lens 3 --json -").output;
+  for (const std::string& to : {std::string("/dev/stdout"), std::string("/dev/fd/1"), link}) {
+    SCOPED_TRACE(to);
+    EXPECT_EQ(run_program("plan --seq-lens 3 --json " + to).output, screen + json);
+    std::ofstream(path) << "before\n";
+    EXPECT_EQ(run_program("plan --seq-lens 3 --json " + to + " >>" + path).output, "");
+    EXPECT_EQ(contents_of(path), "before\n" + screen + json);
+  }
+  EXPECT_EQ(run_program("plan --seq-lens 3 --json /dev/fd/3 3>" + path).output, screen);
+  EXPECT_EQ(contents_of(path), json);
+  const Outcome closed = run_program("plan --seq-lens 3 --json /dev/fd/9");
+  EXPECT_EQ(closed.status, 2);
+  EXPECT_THAT(closed.output, HasSubstr("--json /dev/fd/9 cannot be written: "));
   unlink(link.c_str());
   unlink(path.c_str());
 }
