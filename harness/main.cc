@@ -98,7 +98,8 @@ void complain_of_input(const std::string& problem) {
   complain(fmt::format("process {}: {}", rank, problem));
 }
 
-// What was printed may still be on its way; a full disk or a closed pipe shows only now.
+// What was printed may still be on its way; a full disk shows only now. A closed pipe ends the
+// program by SIGPIPE, as it does other tools, unless that is ignored.
 int flushed(int status) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   complain("could not run: standard output cannot be written");

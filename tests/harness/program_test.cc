@@ -491,6 +491,18 @@ TEST(Program, AReportToADescriptorFollowsWhatIsThere) {
   unlink(path.c_str());
 }
 
+// The reader is gone before the program starts: a shell writes to it until that fails.
+TEST(Program, AClosedPipeEndsItAsItEndsOtherTools) {
+  const auto status_under = [](const std::string& trap) {
+    return run_program("plan --seq-lens 3; echo status $? >&3) | :; } 3>&1",
+                       "{ (trap '' PIPE; while echo x; do :; done 2>/dev/null; " + trap)
+        .output;
+  };
+  EXPECT_EQ(status_under("trap - PIPE; "), "status 141\n");
+  EXPECT_EQ(status_under(""),
+            "mladcp: could not run: standard output cannot be written\nstatus 3\n");
+}
+
 TEST(Program, AReportFileIsThereOnceThereIsAReport) {
   const std::string path = temporary_path("report.json");
   const auto lies_there = [&] { return access(path.c_str(), F_OK) == 0; };
