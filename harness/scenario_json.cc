@@ -74,12 +74,10 @@ class Reader {
     return text;
   }
   static void parse(const Json& json, std::string& value) { value = text(json); }
-  static void parse(const Json& json, DType& value) { value = setting_dtype(text(json)); }
-  static void parse(const Json& json, QueryForm& value) {
-    value = query_form_from_name(text(json));
+  template <typename Enum>
+  static std::enable_if_t<std::is_enum_v<Enum>> parse(const Json& json, Enum& value) {
+    parse_name(text(json), value);
   }
-  static void parse(const Json& json, Combine& value) { value = combine_from_name(text(json)); }
-  static void parse(const Json& json, Phase& value) { value = phase_from_name(text(json)); }
   static void parse(const Json& json, bool& value) {
     if (!json.is_boolean()) refuse(json, "true or false");
     value = json.get<bool>();

@@ -67,14 +67,17 @@ std::string in_quotes(std::string_view text) {
   return fmt::format("'{}...'", printable(text.substr(0, kMost - 3)));
 }
 
-DType setting_dtype(std::string_view text) {
+void parse_name(std::string_view text, DType& value) {
   try {
-    return dtype_from_name(text);
+    value = dtype_from_name(text);
   } catch (const InvalidArgument&) {  // it lists dtypes that no setting takes
     throw InvalidArgument(fmt::format(
         "is {}, must be bf16 or fp8 for a cache, bf16 or fp32 for a reduction", in_quotes(text)));
   }
 }
+void parse_name(std::string_view text, QueryForm& value) { value = query_form_from_name(text); }
+void parse_name(std::string_view text, Combine& value) { value = combine_from_name(text); }
+void parse_name(std::string_view text, Phase& value) { value = phase_from_name(text); }
 
 void read_value(std::string_view flag, std::string_view text, std::string& value) {
   if (text.empty()) refuse(flag, text, "must not be empty: give a value or leave it out");
@@ -101,19 +104,10 @@ void read_value(std::string_view flag, std::string_view text, double& value) {
 
 void read_value(std::string_view flag, std::string_view text, DType& value) {
   try {
-    value = setting_dtype(text);
+    parse_name(text, value);
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{} {}", flag, error.what()));
   }
-}
-void read_value(std::string_view, std::string_view text, QueryForm& value) {
-  value = query_form_from_name(text);
-}
-void read_value(std::string_view, std::string_view text, Combine& value) {
-  value = combine_from_name(text);
-}
-void read_value(std::string_view, std::string_view text, Phase& value) {
-  value = phase_from_name(text);
 }
 
 void read_value(std::string_view flag, std::string_view text, std::vector<std::int64_t>& values) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/config.h"
@@ -29,8 +30,12 @@ std::string number_of() {
                      8 * sizeof(T), Limits::min(), Limits::max());
 }
 
-// Of a cache or a reduction; InvalidArgument "is 'int8', must be ..." for others.
-DType setting_dtype(std::string_view text);
+// Names of the vocabulary, in files as after flags. InvalidArgument lists what is known: "phase =
+// 'x': use one of ...", of a cache or a reduction "is 'int8', must be ...".
+void parse_name(std::string_view text, DType& value);
+void parse_name(std::string_view text, QueryForm& value);
+void parse_name(std::string_view text, Combine& value);
+void parse_name(std::string_view text, Phase& value);
 
 void read_value(std::string_view flag, std::string_view text, std::string& value);  // not empty
 void read_value(std::string_view flag, std::string_view text, bool& value);         // true, false
@@ -39,11 +44,12 @@ void read_value(std::string_view flag, std::string_view text, std::uint64_t& val
 void read_value(std::string_view flag, std::string_view text, float& value);
 void read_value(std::string_view flag, std::string_view text, double& value);
 
-// Names of the vocabulary; their own messages list what is known.
 void read_value(std::string_view flag, std::string_view text, DType& value);
-void read_value(std::string_view flag, std::string_view text, QueryForm& value);
-void read_value(std::string_view flag, std::string_view text, Combine& value);
-void read_value(std::string_view flag, std::string_view text, Phase& value);
+template <typename Enum>
+std::enable_if_t<std::is_enum_v<Enum>> read_value(std::string_view, std::string_view text,
+                                                  Enum& value) {
+  parse_name(text, value);  // its messages name the setting
+}
 
 // Entries between commas, at least one, none empty.
 void read_value(std::string_view flag, std::string_view text, std::vector<std::int64_t>& values);
