@@ -89,6 +89,8 @@ class CudaAttentionOps final : public AttentionOps {
                Stream stream) override;
 
  private:
+  bool runs_hopper_kernels() const;
+
   CudaDevice& device_;
   DecodeKernels kernels_;
 };

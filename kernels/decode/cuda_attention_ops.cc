@@ -100,7 +100,43 @@ void expect_query(const TensorView& query, const KvCache& cache, const Shape& sh
   expect_aligned_rows(query, quantized ? 16 : 8, "CUDA decode");
 }
 
+// What the kernels read; outputs, partials and the rows a request may have are left to the caller.
+DecodeParams params_of(const TensorView& query, const KvCache& cache, const DecodeRows& rows,
+                       const ScheduleTensors& schedule, const DecodeScales& scales) {
+  DecodeParams p = {};
+  p.query = query.data;
+  p.query_dtype = query.dtype;
+  p.query_row_stride = query.strides[0];
+  p.query_head_stride = query.strides[1];
+  p.cache = cache.data.data;
+  p.cache_dtype = cache.data.dtype;
+  p.cache_page_stride = cache.data.strides[0];
+  p.cache_row_stride = cache.data.strides[1];
+  p.page_size = to_int32(cache.page_size(), "page size");
+  p.num_pages = to_int32(cache.pages(), "pages");
+  p.block_table = rows.block_table.as<const std::int32_t>();
+  p.block_table_stride = rows.block_table.strides[0];
+  p.row_begin = rows.row_begin.as<const std::int32_t>();
+  p.visible = rows.visible.as<const std::int32_t>();
+  p.lengths = rows.lengths.as<const std::int32_t>();
+  p.num_requests = to_int32(rows.lengths.shape[0], "requests");
+  p.num_rows = to_int32(query.shape[0], "rows");
+  p.num_heads = to_int32(query.shape[1], "heads");
+  p.parts = schedule.parts.as<const DecodePart>();
+  p.num_splits = schedule.num_splits.as<const std::int32_t>();
+  p.num_parts = to_int32(schedule.parts.shape[0], "parts");
+  const float cache_scale = cache.quantized() ? cache.scale : 1.0F;
+  p.logit_scale =
+      scales.softmax_scale * (query.dtype == DType::kE4M3 ? scales.q_scale : 1.0F) * cache_scale;
+  p.output_scale = cache_scale;
+  return p;
+}
+
 }  // namespace
+
+bool CudaAttentionOps::runs_hopper_kernels() const {
+  return kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
+}
 
 std::int64_t CudaAttentionOps::num_parts(const ScheduleShape& shape) const {
   return num_sm_parts(device_.properties().multiprocessors, shape.heads, shape.q_len);
@@ -109,7 +145,7 @@ std::int64_t CudaAttentionOps::num_parts(const ScheduleShape& shape) const {
 ScheduleParams CudaAttentionOps::schedule_params(const ScheduleShape& shape) const {
   ScheduleParams params;
   params.num_sms = device_.properties().multiprocessors;
-  if (kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90) {
+  if (runs_hopper_kernels()) {
     params.overhead_blocks = sm90_fp8_decode_overhead_blocks(static_cast<int>(shape.q_len),
                                                              static_cast<int>(shape.heads));
   }
@@ -126,8 +162,7 @@ void CudaAttentionOps::build_schedule(const ScheduleTensors& schedule, const Ten
 
 std::string_view CudaAttentionOps::decode_profile(DType query, DType cache, std::int64_t page,
                                                   const ScheduleShape& shape) const {
-  const bool hopper =
-      kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
+  const bool hopper = runs_hopper_kernels();
   if (cache == DType::kBF16) return hopper && page >= 64 ? "sm90_bf16" : "cuda_generic_bf16";
   if (!hopper || query != DType::kE4M3 || page < 64) return "cuda_generic_fp8";
   const auto q_len = static_cast<int>(shape.q_len);
@@ -194,33 +229,8 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   }
   expect_query(joined, cache, {tokens, heads, kDecodeQkDim});
 
-  DecodeParams p = {};
-  p.query = joined.data;
-  p.query_dtype = joined.dtype;
-  p.query_row_stride = joined.strides[0];
-  p.query_head_stride = joined.strides[1];
-  p.cache = cache.data.data;
-  p.cache_dtype = cache.data.dtype;
-  p.cache_page_stride = cache.data.strides[0];
-  p.cache_row_stride = cache.data.strides[1];
-  p.page_size = to_int32(cache.page_size(), "page size");
-  p.num_pages = to_int32(cache.pages(), "pages");
-  p.block_table = rows.block_table.as<const std::int32_t>();
-  p.block_table_stride = rows.block_table.strides[0];
-  p.row_begin = rows.row_begin.as<const std::int32_t>();
-  p.visible = rows.visible.as<const std::int32_t>();
-  p.lengths = rows.lengths.as<const std::int32_t>();
-  p.num_requests = to_int32(requests, "requests");
-  p.num_rows = to_int32(tokens, "rows");
-  p.num_heads = to_int32(heads, "heads");
+  DecodeParams p = params_of(joined, cache, rows, schedule, scales);
   p.max_rows_per_request = to_int32(q_len, "rows of a request");
-  p.parts = schedule.parts.as<const DecodePart>();
-  p.num_splits = schedule.num_splits.as<const std::int32_t>();
-  p.num_parts = to_int32(parts, "parts");
-  const float cache_scale = cache.quantized() ? cache.scale : 1.0F;
-  p.logit_scale =
-      scales.softmax_scale * (joined.dtype == DType::kE4M3 ? scales.q_scale : 1.0F) * cache_scale;
-  p.output_scale = cache_scale;
   p.out = out.data;
   p.out_row_stride = out.strides[0];
   p.out_head_stride = out.strides[1];
@@ -229,8 +239,7 @@ void CudaAttentionOps::decode(const TensorView& out, const TensorView& lse, cons
   p.lse_head_stride = lse.strides[1];
   p.partial_out = bytes + scratch.query_bytes;
   p.partial_lse = reinterpret_cast<float*>(bytes + scratch.query_bytes + scratch.out_bytes);
-  const bool hopper =
-      kernels_ == DecodeKernels::kBest && device_.properties().compute_capability == 90;
+  const bool hopper = runs_hopper_kernels();
   p.f16_partials = cache.quantized();
   if (hopper && sm90_fp8_decode_refusal(p).empty()) {
     launch_sm90_fp8_decode(p, cuda_stream(stream));
