@@ -100,7 +100,10 @@ class RankStep {
                           {0.0417F, 1.0F}, workspace_, stream());
   }
   void mask() { ops_.combine.mask_empty(out_, lse_, lengths_, stream()); }
-  void correct() { ops_.combine.correct(heads_first(corrected_), out_, lses_, 3, stream()); }
+  void correct() {
+    const auto last_rank = static_cast<int>(lses_.shape()[0]) - 1;
+    ops_.combine.correct(heads_first(corrected_), out_, lses_, last_rank, stream());
+  }
 
   void run_bare(int i) {
     absorb();
