@@ -9,6 +9,7 @@
 #include "collectives/rendezvous.h"
 #include "core/error.h"
 #include "core/forwarding_device.h"
+#include "core/owned_handles.h"
 
 namespace mladcp {
 
@@ -20,25 +21,19 @@ struct InProcessGroup::State {
         rendezvous(world_size, options.timeout),
         inputs(static_cast<std::size_t>(world_size)) {
     for (std::size_t rank = 0; rank < inputs.size(); ++rank) {
-      ready.push_back(device.create_event());
-      done.push_back(device.create_event());
+      ready.emplace_back(device);
+      done.emplace_back(device);
     }
   }
-  // With the last handle: a peer may still be about to wait for the events of a rank that has left.
-  ~State() {
-    for (const Event event : ready) device.destroy_event(event);
-    for (const Event event : done) device.destroy_event(event);
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
   int world_size() const { return static_cast<int>(inputs.size()); }
 
   Device& device;
   Rendezvous rendezvous;
   std::vector<TensorView> inputs;
-  std::vector<Event> ready;  // the input of the rank is complete
-  std::vector<Event> done;   // the rank has read its peers' inputs
+  // They end with the last handle: a peer may still be about to wait for those of a rank that left.
+  std::vector<OwnedEvent> ready;  // the input of the rank is complete
+  std::vector<OwnedEvent> done;   // the rank has read its peers' inputs
 };
 
 class InProcessGroup::Handle final : public Collective {
@@ -82,7 +77,7 @@ class InProcessGroup::Handle final : public Collective {
     wait_for_peers(state_->done, stream);
   }
 
-  void wait_for_peers(const std::vector<Event>& events, Stream stream) {
+  void wait_for_peers(const std::vector<OwnedEvent>& events, Stream stream) {
     for (int peer = 0; peer < world_size(); ++peer) {
       if (peer != rank_) state_->device.wait(stream, events[peer]);
     }

@@ -2,24 +2,14 @@
 // the main one: fork and join become edges. On the host everything is one stream.
 #pragma once
 
-#include "core/device.h"
+#include "core/owned_handles.h"
 
 namespace mladcp {
 
 class SideStream {
  public:
   explicit SideStream(Device& device)
-      : device_(device),
-        stream_(device.create_stream()),
-        fork_(device.create_event()),
-        join_(device.create_event()) {}
-  ~SideStream() {
-    device_.destroy_event(join_);
-    device_.destroy_event(fork_);
-    device_.destroy_stream(stream_);
-  }
-  SideStream(const SideStream&) = delete;
-  SideStream& operator=(const SideStream&) = delete;
+      : device_(device), stream_(device), fork_(device), join_(device) {}
 
   // The point of `main` from which the next run_beside() may run.
   void mark(Stream main) const { device_.record(fork_, main); }
@@ -29,16 +19,16 @@ class SideStream {
   template <typename Enqueue>
   void run_beside(Stream main, const Enqueue& enqueue) const {
     device_.wait(stream_, fork_);
-    enqueue(stream_);
+    enqueue(Stream(stream_));
     device_.record(join_, stream_);
     device_.wait(main, join_);
   }
 
  private:
   Device& device_;
-  Stream stream_;
-  Event fork_;
-  Event join_;
+  OwnedStream stream_;
+  OwnedEvent fork_;
+  OwnedEvent join_;
 };
 
 }  // namespace mladcp

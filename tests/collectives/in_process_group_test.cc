@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "tests/support/collective_case.h"
+#include "tests/support/handle_counts.h"
 
 namespace mladcp {
 namespace {
@@ -226,6 +227,20 @@ TEST(InProcessGroup, HandlesAreOnePerRankAndMayOutliveTheGroup) {
   EXPECT_THROW(InProcessGroup(0), InvalidArgument);
   group.reset();
   gather(*handle);
+}
+
+TEST(InProcessGroup, EndsItsEventsAlsoWhereOneCannotBeMade) {
+  HandleCounts device;
+  { const InProcessGroup group(3, kShortWait, device); }
+  const int made = device.made();
+  EXPECT_EQ(made, 6);
+  EXPECT_EQ(device.alive(), 0);
+  for (int failing = 0; failing < made; ++failing) {
+    HandleCounts poor(failing);
+    EXPECT_THROW(InProcessGroup(3, kShortWait, poor), Error);
+    EXPECT_EQ(poor.made(), failing);
+    EXPECT_EQ(poor.alive(), 0);
+  }
 }
 
 TEST(InProcessGroup, TensorsMustBeOnTheGroupsDevice) {
