@@ -19,8 +19,9 @@ class SideStream {
   template <typename Enqueue>
   void run_beside(Stream main, const Enqueue& enqueue) const {
     device_.wait(stream_, fork_);
-    enqueue(Stream(stream_));
-    device_.record(join_, stream_);
+    const Stream side = stream_;
+    enqueue(side);
+    device_.record(join_, side);
     device_.wait(main, join_);
   }
 

@@ -16,30 +16,28 @@ namespace {
 class OrderDevice final : public HandleCounts {
  public:
   void record(Event event, Stream stream) override {
-    log.push_back("record " + number(event.handle) + " on " + number(stream.handle));
+    log.push_back("record " + name(event.handle) + " on " + name(stream.handle));
   }
   void wait(Stream stream, Event event) override {
-    log.push_back("wait on " + number(stream.handle) + " for " + number(event.handle));
+    log.push_back("wait on " + name(stream.handle) + " for " + name(event.handle));
   }
-  static std::string number(void* handle) {
-    return std::to_string(reinterpret_cast<std::uintptr_t>(handle));
-  }
+  std::string name(void* handle) const { return std::to_string(number(handle)); }
 
   std::vector<std::string> log;
 };
 
 TEST(SideStream, RunsAfterTheMarkAndBeforeWhatFollows) {
   OrderDevice device;
-  const Stream main = device.create_stream();  // 1
-  const SideStream side(device);               // stream 2, fork 3, join 4
+  const Stream main = device.create_stream();  // 0
+  const SideStream side(device);               // stream 1, fork 2, join 3
   side.mark(main);
   device.log.emplace_back("main goes on");
   side.run_beside(main, [&](Stream stream) {
-    device.log.push_back("enqueue on " + OrderDevice::number(stream.handle));
+    device.log.push_back("enqueue on " + device.name(stream.handle));
   });
   EXPECT_EQ(device.log,
-            (std::vector<std::string>{"record 3 on 1", "main goes on", "wait on 2 for 3",
-                                      "enqueue on 2", "record 4 on 2", "wait on 1 for 4"}));
+            (std::vector<std::string>{"record 2 on 0", "main goes on", "wait on 1 for 2",
+                                      "enqueue on 1", "record 3 on 1", "wait on 0 for 3"}));
 }
 
 TEST(SideStream, EndsItsHandlesAlsoWhereOneCannotBeMade) {
