@@ -1,21 +1,68 @@
 #include "harness/mpi_backend.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "collectives/mpi_world.h"
 #include "collectives/recording_collective.h"
 #include "core/error.h"
+#include "harness/exit_status.h"
 #include "reference/cpu_ops.h"
 #include "reference/parallel_for.h"
 
 namespace mladcp {
 namespace {
 
+using std::chrono::milliseconds;
+
+// MPI_Init waits for every process of the job without end, and leaves no other way out than to end
+// this one: the launcher then ends the rest. Where one runs another verb it would wait for ever.
+class StartWatch {
+ public:
+  explicit StartWatch(milliseconds patience)
+      : thread_([this, patience] {
+          std::unique_lock lock(mutex_);
+          if (changed_.wait_for(lock, patience, [this] { return started_; })) return;
+          fmt::print(stderr,
+                     "mladcp: could not run: MPI did not start within {} ms: a process of the job "
+                     "does not join; start all with one command, run --collective mpi\n",
+                     patience.count());
+          std::_Exit(kExitCouldNotRun);
+        }) {}
+  ~StartWatch() {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+    changed_.notify_one();
+  }
+  StartWatch(const StartWatch&) = delete;
+  StartWatch& operator=(const StartWatch&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool started_ = false;
+  std::jthread thread_;  // last: ends before what it uses
+};
+
+// To start takes a while of its own, whatever the patience for a missing rank.
+MpiWorld started_world(milliseconds timeout) {
+  const StartWatch watch(timeout + std::chrono::seconds(10));
+  return MpiWorld();
+}
+
 class MpiBackend final : public Backend, public ProcessLink {
  public:
   MpiBackend(int ranks, double timeout_s)
-      : timeout_(static_cast<std::int64_t>(timeout_s * 1000.0)), ops_(threads_per_rank(ranks)) {
+      : timeout_(static_cast<std::int64_t>(timeout_s * 1000.0)),
+        world_(started_world(timeout_)),
+        ops_(threads_per_rank(ranks)) {
     if (world_.size() != ranks) {
       throw InvalidArgument("collective mpi: dcp = " + std::to_string(ranks) + " but " +
                             std::to_string(world_.size()) +
@@ -48,7 +95,7 @@ class MpiBackend final : public Backend, public ProcessLink {
   int rank_in_group() const override { return world_.rank(); }
 
  private:
-  std::chrono::milliseconds timeout_;
+  milliseconds timeout_;
   MpiWorld world_;
   CpuOps ops_;
 };
