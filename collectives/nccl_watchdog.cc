@@ -23,8 +23,8 @@ bool is_capturing(Stream stream) {
 NcclWatchdog::NcclWatchdog(CudaDevice& device, std::chrono::milliseconds timeout,
                            std::string suspect, Hooks hooks)
     : device_(device), timeout_(timeout), suspect_(std::move(suspect)), hooks_(std::move(hooks)) {
-  for (std::size_t i = 0; i < kEvents; ++i) events_.push_back(device_.create_event());
-  free_events_ = events_;
+  for (std::size_t i = 0; i < kEvents; ++i) events_.emplace_back(device_);
+  free_events_.assign(events_.begin(), events_.end());
   thread_ = std::thread([this] { poll(); });
 }
 
@@ -35,7 +35,6 @@ NcclWatchdog::~NcclWatchdog() {
   }
   changed_.notify_all();
   thread_.join();
-  for (const Event event : events_) device_.destroy_event(event);
 }
 
 void NcclWatchdog::watch(Stream stream, const std::string& what) { watch(stream, {}, 0, what); }

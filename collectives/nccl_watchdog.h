@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/collective.h"
+#include "core/owned_handles.h"
 #include "kernels/device/cuda_device.h"
 
 namespace mladcp {
@@ -74,7 +75,7 @@ class NcclWatchdog {
   const Hooks hooks_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Event> events_;  // all of them
+  std::vector<OwnedEvent> events_;  // all of them
   std::vector<Event> free_events_;
   std::deque<Watched> watched_;  // oldest first
   std::optional<Failure> failure_;
