@@ -30,10 +30,10 @@ void expect_divides(const char* field, std::int64_t value, const char* by_field,
 }
 
 void expect_scale(const char* field, float value) {
-  if (value >= kLeastScale && value <= kMostScale) return;
+  if (is_scale(value)) return;
   std::ostringstream got;
   got << value;  // to_string() prints -1e-9 as -0.000000
-  refuse(field, got.str(), "must be from 7.9e-31 to 1.2e+30");
+  refuse(field, got.str(), kScaleRule);
 }
 
 template <typename Enum, std::size_t count>

@@ -52,10 +52,10 @@ struct ParallelConfig {
 inline constexpr std::int64_t kMostHeads = std::int64_t{1} << 20;           // also of tp, dcp
 inline constexpr std::int64_t kMostPageSize = (std::int64_t{1} << 31) - 1;  // also of interleave
 
-// Scales of codes, 2^-100 to 2^100: the largest code times a scale stays finite in fp32; the
-// smallest one times it, and the scale over the sum of P of 2^26 keys, stay normal.
-inline constexpr float kLeastScale = 0x1p-100F;
-inline constexpr float kMostScale = 0x1p+100F;
+// Whether it may be a scale of codes: the largest code times it stays finite in fp32; the smallest
+// one times it, and the scale over the sum of P of 2^26 keys, stay normal.
+constexpr bool is_scale(double value) { return value >= 0x1p-100 && value <= 0x1p+100; }
+inline constexpr const char* kScaleRule = "must be from 2^-100 to 2^100";
 
 // Throws InvalidArgument naming field, value and remedy: sizes > 0 and at most the above, tp % dcp
 // == 0, heads % tp == 0, page_size % interleave == 0, scales as above, kv_dtype bf16 or e4m3, a

@@ -42,8 +42,8 @@ void expect_extents(const SafetensorsFile& file, const TensorView& view, const S
 
 double scale_of(const SafetensorsFile& file, const std::string& key) {
   const double value = file.metadata_number(key);
-  if (!(value >= kLeastScale && value <= kMostScale)) {
-    refuse(file, fmt::format("metadata {} is {}, must be from 7.9e-31 to 1.2e+30", key, value));
+  if (!is_scale(value)) {
+    refuse(file, fmt::format("metadata {} is {}, {}", key, value, kScaleRule));
   }
   return value;
 }

@@ -18,8 +18,9 @@ constexpr std::int64_t kLongest = std::int64_t{1} << 30;  // positions; a local 
 constexpr std::int64_t kMostNewTokens = std::int64_t{1} << 20;  // of a request in a step
 constexpr std::int64_t kMostInt32 = std::numeric_limits<std::int32_t>::max();
 constexpr double kLongestTimeout = 1e6;  // seconds
-// Contents have deviation 1. Beyond these the largest code, 448, or the step of the smallest ones,
-// 2^-9, leaves nothing of them: equal keys, whose roundings no bound takes for independent.
+// Here one deviation of the contents, 1, is the largest code, 448, or the step of the smallest
+// ones, 2^-9: a third of them saturates or is 0. Further out all do, and equal keys round alike,
+// which no bound allows for.
 constexpr float kLeastContentScale = 1.0F / 448.0F;
 constexpr float kMostContentScale = 512.0F;
 
@@ -44,9 +45,9 @@ void expect_lengths(const char* field, const std::vector<std::int64_t>& lengths,
 
 void expect_scale(const char* field, float scale) {
   if (scale >= kLeastContentScale && scale <= kMostContentScale) return;
-  throw InvalidArgument(fmt::format(
-      "{} = {}: must be from 1/448 to 512, or codes hold nothing of contents of deviation 1", field,
-      scale));
+  throw InvalidArgument(
+      fmt::format("{} = {}: must be from 1/448 to 512, for codes to hold contents of deviation 1",
+                  field, scale));
 }
 
 void expect_as_many(const char* field, std::size_t got, const char* of_field, std::size_t wanted) {
