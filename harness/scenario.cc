@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "core/ceil_div.h"
@@ -139,29 +138,42 @@ void expect_meaning(const Scenario& s) {
   }
 }
 
-// A chunk's index arrays are as long as the batch, however few requests it holds, and the plan
-// lists every token (ContextChunk). 256 bytes: a rank's record of the chunk's collective.
-void expect_chunks_in_memory(const Scenario& scenario, const ChunkGeometry& geometry) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 32;  // bytes
+struct ChunkPlanSize {
+  std::int64_t tokens = 0;
+  std::int64_t chunks = 0;  // at least
+  double bytes = 0.0;
+};
+
+// Of a chunk, N + 3 index arrays are as long as the batch, however few requests it holds, and two
+// list its rows and tokens (ContextChunk). 256 bytes: a rank's record of the chunk's collective.
+ChunkPlanSize size_of_plan(const std::vector<std::int64_t>& contexts,
+                           const ChunkGeometry& geometry) {
+  ChunkPlanSize size;
+  std::int64_t rows = 0;  // of a rank
+  for (const std::int64_t context : contexts) {
+    size.tokens += context;
+    rows += geometry.sharding.padded_rows(context);
+  }
+  size.chunks = ceil_div(rows, geometry.local_rows());
+  const auto requests = static_cast<double>(contexts.size());
+  const auto n = static_cast<double>(geometry.sharding.world_size);
+  size.bytes = static_cast<double>(size.chunks) * (4.0 * requests * (n + 3.0) + 256.0 * n) +
+               4.0 * static_cast<double>(size.tokens + rows);
+  return size;
+}
+
+void expect_plan_in_memory(const Scenario& scenario, const ChunkGeometry& geometry) {
+  constexpr double kMostBytes = 4e9;
   const bool both = scenario.phase == Phase::kBoth;
   const auto& contexts = both ? scenario.seq_lens : scenario.context_lens;
-  const std::int64_t tokens = std::accumulate(contexts.begin(), contexts.end(), std::int64_t{0});
-  std::int64_t rows = 0;  // of a rank
-  for (const std::int64_t context : contexts) rows += geometry.sharding.padded_rows(context);
-  const std::int64_t chunks = ceil_div(rows, geometry.local_rows());
-  const auto requests = static_cast<std::int64_t>(contexts.size());
-  const std::int64_t n = geometry.sharding.world_size;
-  const double bytes = static_cast<double>(chunks) *
-                           (4.0 * static_cast<double>(requests) * static_cast<double>(n + 4) +
-                            256.0 * static_cast<double>(n)) +
-                       4.0 * static_cast<double>(tokens + rows);
-  if (bytes <= static_cast<double>(kMost)) return;
+  const ChunkPlanSize size = size_of_plan(contexts, geometry);
+  if (size.bytes <= kMostBytes) return;
   throw InvalidArgument(
       fmt::format("{} has {} entries, {} tokens: a plan of about {} chunks would take {:.0f} GB, "
-                  "more than {:.0f};"
-                  " give a workspace of more than {} rows, or fewer or shorter requests",
-                  both ? "seq_lens" : "context_lens", requests, tokens, chunks, bytes * 1e-9,
-                  static_cast<double>(kMost) * 1e-9, scenario.workspace_rows));
+                  "more than {:.0f}; give a workspace of more than {} rows, or fewer or shorter "
+                  "requests",
+                  both ? "seq_lens" : "context_lens", contexts.size(), size.tokens, size.chunks,
+                  size.bytes * 1e-9, kMostBytes * 1e-9, scenario.workspace_rows));
 }
 
 void validate_prefill(const Scenario& scenario) {
@@ -179,7 +191,7 @@ void validate_prefill(const Scenario& scenario) {
   const ParallelConfig& config = scenario.parallel;
   const ChunkGeometry geometry{config.sharding(), config.page_size, scenario.workspace_rows};
   validate(geometry);
-  expect_chunks_in_memory(scenario, geometry);
+  expect_plan_in_memory(scenario, geometry);
 }
 
 }  // namespace

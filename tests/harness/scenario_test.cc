@@ -204,7 +204,7 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
   }
 }
 
-// 30,000 requests in as many chunks are 43 GB of index arrays; in larger chunks they are one.
+// 30,000 requests in as many chunks are 40 GB of index arrays; in larger chunks far fewer.
 TEST(Scenario, RefusesMoreChunksThanMemoryHolds) {
   Scenario scenario;
   scenario.phase = Phase::kPrefill;
@@ -213,7 +213,7 @@ TEST(Scenario, RefusesMoreChunksThanMemoryHolds) {
   scenario.workspace_rows = 4096;
   EXPECT_EQ(message_of([&] { validate(scenario); }),
             "context_lens has 30000 entries, 122880000 tokens: a plan of about 30000 chunks would "
-            "take 44 GB, more than 4; give a workspace of more than 4096 rows, or fewer or shorter "
+            "take 40 GB, more than 4; give a workspace of more than 4096 rows, or fewer or shorter "
             "requests");
   scenario.workspace_rows = 65536;
   validate(scenario);
