@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <limits>
 #include <random>
@@ -66,9 +65,7 @@ std::int64_t parse_length(const LengthsSource& source, std::int64_t line, const 
   }
   const std::string_view field = fields[column.index];
   std::int64_t value = -1;
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  if (error != std::errc() || end != field.data() + field.size() || value < 0 ||
-      value > std::numeric_limits<std::int32_t>::max()) {
+  if (!is_number(field, value) || value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
     throw InvalidArgument(fmt::format("{}:{}: column {} holds {}, must be a length 0..2147483647",
                                       source.path, line, column.name, in_quotes(field)));
   }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -55,20 +54,25 @@ bool same_file(const std::string& a, const std::string& b) {
          std::filesystem::weakly_canonical(std::filesystem::absolute(b));
 }
 
+// 7 of /dev/fd/7.
+std::optional<int> number_of_descriptor(std::string_view path) {
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    int descriptor = 0;
+    if (path.starts_with(folder) && is_number(path.substr(folder.size()), descriptor)) {
+      return descriptor;
+    }
+  }
+  return {};
+}
+
 // The open descriptor that the path is a name of, as /dev/stdout is of 1; links to it are followed.
 std::optional<int> descriptor_of(const std::string& path) {
   namespace fs = std::filesystem;
+  constexpr int kMostLinks = 40;  // as the kernel follows
   std::error_code error;
   fs::path at = fs::absolute(path).lexically_normal();
-  for (int links = 0; links < 40; ++links) {
-    for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
-      const std::string name = at;
-      int descriptor = 0;
-      const char* const end = name.data() + name.size();
-      if (!name.starts_with(folder)) continue;
-      const auto read = std::from_chars(name.data() + folder.size(), end, descriptor);
-      if (read.ec == std::errc{} && read.ptr == end) return descriptor;
-    }
+  for (int links = 0; links < kMostLinks; ++links) {
+    if (const auto descriptor = number_of_descriptor(at.native())) return descriptor;
     const fs::path next = fs::read_symlink(at, error);
     if (error) return {};
     at = (at.parent_path() / next).lexically_normal();

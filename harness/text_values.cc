@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include "core/error.h"
@@ -13,13 +12,6 @@ namespace {
 
 [[noreturn]] void refuse(std::string_view flag, std::string_view text, const std::string& remedy) {
   throw InvalidArgument(fmt::format("{} is {}, {}", flag, in_quotes(text), remedy));
-}
-
-// False unless all of the text is a number that T holds.
-template <typename T>
-bool is_number(std::string_view text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 template <typename T>

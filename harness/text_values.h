@@ -4,10 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -28,6 +30,13 @@ std::string number_of() {
   using Limits = std::numeric_limits<T>;
   return fmt::format("a number that {} bits hold, 0 or of a magnitude from {:.1e} to {:.1e}",
                      8 * sizeof(T), Limits::min(), Limits::max());
+}
+
+// False unless all of the text is a number that T holds.
+template <typename T>
+bool is_number(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 // Names of the vocabulary, in files as after flags. InvalidArgument lists what is known: "phase =
