@@ -18,8 +18,8 @@ namespace mladcp {
 //   RankMismatch   calls differ
 //   Timeout        a rank did not come although nobody else arrived for `timeout`
 //   AbortedByPeer  ranks left and all others wait for them, or a rank reported an error
-// Only the first failure counts; from then on every meeting is refused with it. Its message is the
-// same in every run: who came first is no part of it.
+// Only the first failure counts; from then on every meeting is refused with it. No message depends
+// on who came first.
 class Rendezvous {
  public:
   Rendezvous(int world_size, std::chrono::milliseconds timeout);

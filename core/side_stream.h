@@ -19,9 +19,8 @@ class SideStream {
   template <typename Enqueue>
   void run_beside(Stream main, const Enqueue& enqueue) const {
     device_.wait(stream_, fork_);
-    const Stream side = stream_;
-    enqueue(side);
-    device_.record(join_, side);
+    enqueue(stream_);
+    device_.record(join_, stream_);
     device_.wait(main, join_);
   }
 

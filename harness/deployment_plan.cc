@@ -30,9 +30,9 @@ RankShare share_of(const Scenario& scenario, std::int64_t rank) {
     share.pages += ceil_div(keys, config.page_size);
     const std::int64_t before = request.length - request.q_len;
     share.stored += keys - sharding.local_length(std::max<std::int64_t>(0, before), rank);
-    // Rows up to the rank's first position, rank * I, see none of its keys.
+    // Rows before the rank's first position see none of its keys.
     share.empty_rows +=
-        std::clamp<std::int64_t>(rank * sharding.interleave - before, 0, request.q_len);
+        std::clamp<std::int64_t>(sharding.global(0, rank) - before, 0, request.q_len);
   }
   share.cache_bytes = share.pages * page_bytes;
   return share;
