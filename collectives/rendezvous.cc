@@ -81,24 +81,31 @@ void Rendezvous::conclude() {
 
 // Were the first who waits to fail alone, its message would depend on who that is.
 void Rendezvous::fail_if_all_missing_ranks_left() {
-  if (departed_ranks().size() == missing_ranks().size()) fail_for_lack_of_ranks();
+  const std::vector<int> missing = missing_ranks();
+  const bool all_left = std::none_of(missing.begin(), missing.end(),
+                                     [this](int rank) { return seats_[rank].joined; });
+  if (all_left) fail_for_lack_of_ranks();
 }
 
 void Rendezvous::fail_for_lack_of_ranks() {
-  std::string departures;
-  for (const int rank : departed_ranks()) {
+  std::string lack;
+  std::vector<int> late;
+  for (const int rank : missing_ranks()) {
+    if (seats_[rank].joined) {
+      late.push_back(rank);
+      continue;
+    }
     // Two meetings a call: before the data moves and after.
-    const std::string calls = std::to_string(seats_[rank].meetings / 2) + " calls";
-    departures += departures.empty()
-                      ? "rank " + std::to_string(rank) + " left the group after " + calls
-                      : ", rank " + std::to_string(rank) + " after " + calls;
+    lack += (lack.empty() ? "" : ", ") + rank_list({rank}) + " left the group after " +
+            std::to_string(seats_[rank].meetings / 2) + " calls";
   }
-  if (departures.empty()) {
-    fail(Kind::kTimeout, rank_list(missing_ranks()) + " did not come within " +
-                             std::to_string(timeout_.count()) + " ms; " + waiting());
-  } else {
-    fail(Kind::kAborted, departures + ", but " + waiting());
+  const bool some_left = !lack.empty();
+  if (!late.empty()) {
+    lack += (some_left ? ", " : "") + rank_list(late) + " did not come within " +
+            std::to_string(timeout_.count()) + " ms";
   }
+  fail(some_left ? Kind::kAborted : Kind::kTimeout,
+       lack + (some_left ? ", but " : "; ") + waiting());
 }
 
 void Rendezvous::fail(Kind kind, const std::string& message) {
@@ -124,12 +131,6 @@ std::vector<int> Rendezvous::missing_ranks() const {
   for (std::size_t rank = 0; rank < seats_.size(); ++rank) {
     if (!seats_[rank].present) ranks.push_back(static_cast<int>(rank));
   }
-  return ranks;
-}
-
-std::vector<int> Rendezvous::departed_ranks() const {
-  std::vector<int> ranks = missing_ranks();
-  std::erase_if(ranks, [this](int rank) { return seats_[rank].joined; });
   return ranks;
 }
 

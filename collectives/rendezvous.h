@@ -17,7 +17,8 @@ namespace mladcp {
 // sequence numbers included, are equal; otherwise it fails on all ranks at once with one message:
 //   RankMismatch   calls differ
 //   Timeout        a rank did not come although nobody else arrived for `timeout`
-//   AbortedByPeer  ranks left and all others wait for them, or a rank reported an error
+//   AbortedByPeer  ranks left, or never joined, and the others wait for them or came late; or a
+//                  rank reported an error
 // Only the first failure counts; from then on every meeting is refused with it. No message depends
 // on who came first.
 class Rendezvous {
@@ -56,8 +57,7 @@ class Rendezvous {
   void fail_for_lack_of_ranks();
   void conclude();
   std::vector<int> missing_ranks() const;
-  std::vector<int> departed_ranks() const;  // the missing ones that left, or never joined
-  std::string waiting() const;              // "ranks 0, 2 wait in all_gather #3 ..."
+  std::string waiting() const;  // "ranks 0, 2 wait in all_gather #3 ..."
 
   const std::chrono::milliseconds timeout_;
   mutable std::mutex mutex_;

@@ -153,7 +153,8 @@ TEST(InProcessGroup, RanksThatLeftAreNamedOnceAllOthersWait) {
   for (const int rank : {0, 2}) {
     EXPECT_EQ(seen[rank].kind, "AbortedByPeer");
     EXPECT_EQ(seen[rank].message,
-              "rank 1 left the group after 0 calls, rank 3 after 0 calls, but rank 0 waits in "
+              "rank 1 left the group after 0 calls, rank 3 left the group after 0 calls, but rank "
+              "0 waits in "
               "all_gather #0 'query' dim 1 bytes [3, 2] -> [3, 8], rank 2 waits in all_gather #0 "
               "'lse' dim 1 bytes [3, 2] -> [3, 8]");
   }
@@ -168,8 +169,8 @@ TEST(InProcessGroup, RankThatLeftIsNamedWhenAnotherOneDoesNotComeEither) {
   for (const int rank : {0, 2}) {
     EXPECT_EQ(seen[rank].kind, "AbortedByPeer");
     EXPECT_EQ(seen[rank].message,
-              "rank 1 left the group after 0 calls, but ranks 0, 2 wait in all_gather #0 'query' "
-              "dim 1 bytes [3, 2] -> [3, 8]");
+              "rank 1 left the group after 0 calls, rank 3 did not come within 200 ms, but ranks "
+              "0, 2 wait in all_gather #0 'query' dim 1 bytes [3, 2] -> [3, 8]");
   }
 }
 
