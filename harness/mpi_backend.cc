@@ -32,7 +32,8 @@ class StartWatch {
           if (changed_.wait_for(lock, patience, [this] { return started_; })) return;
           fmt::print(stderr,
                      "mladcp: could not run: MPI did not start within {} ms: a process of the job "
-                     "does not join; start all with one command, run --collective mpi\n",
+                     "does not join; start all with one command, run --collective mpi, or give a "
+                     "longer --timeout\n",
                      patience.count());
           std::_Exit(kExitCouldNotRun);
         }) {}
