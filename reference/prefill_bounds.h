@@ -12,7 +12,7 @@
 // sums, one merge a chunk. Sums inside the projections are left out: their variance is 2^-23 of
 // that rounding's. An exponential, or a chunk's weight, that fp32 holds no normal number for may
 // become 0 or stay near 2^-126: such a weight's keys have p below it. Values and the output round
-// by at least 2^-134 (kHalfSubnormal).
+// by up to 2^-134 (kHalfSubnormal) however small they are.
 #pragma once
 
 #include <cstdint>
