@@ -286,6 +286,87 @@ TEST_F(Sm90DecodeTest, RepeatsBitwiseAndInAGraph) {
   }
 }
 
+// `params` with `idle` parts without work behind its own, and the time of one launch of that.
+class WithIdleParts {
+ public:
+  explicit WithIdleParts(int idle) : idle_(idle) {}
+  ~WithIdleParts() { cudaFree(parts_); }
+  WithIdleParts(const WithIdleParts&) = delete;
+  WithIdleParts& operator=(const WithIdleParts&) = delete;
+
+  void launch(DecodeParams params, cudaStream_t stream) {
+    constexpr DecodePart kIdle = {-1, 0, -1, 0, 0, {}};
+    std::vector<DecodePart> parts(static_cast<std::size_t>(params.num_parts), kIdle);
+    check_cuda(cudaMemcpy(parts.data(), params.parts, parts.size() * sizeof(DecodePart),
+                          cudaMemcpyDeviceToHost),
+               "cudaMemcpy");
+    parts.resize(parts.size() + static_cast<std::size_t>(idle_), kIdle);
+    check_cuda(cudaMalloc(&parts_, parts.size() * sizeof(DecodePart)), "cudaMalloc");
+    check_cuda(
+        cudaMemcpy(parts_, parts.data(), parts.size() * sizeof(DecodePart), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
+    params.parts = static_cast<const DecodePart*>(parts_);
+    params.num_parts += idle_;
+    mladcp::launch(params, stream);  // loads the code
+    cudaEvent_t begin = nullptr;
+    cudaEvent_t end = nullptr;
+    check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
+    check_cuda(cudaEventCreate(&end), "cudaEventCreate");
+    check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
+    mladcp::launch(params, stream);
+    check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
+    check_cuda(cudaEventSynchronize(end), "decode");
+    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+    check_cuda(cudaEventDestroy(begin), "cudaEventDestroy");
+    check_cuda(cudaEventDestroy(end), "cudaEventDestroy");
+  }
+
+  float milliseconds = 0.0F;
+
+ private:
+  int idle_;
+  void* parts_ = nullptr;
+};
+
+// Pages of a part are asked for by the clock: whoever else works, it costs only time, and little.
+TEST_F(Sm90DecodeTest, PaceHoldsNobodyUp) {
+  for (const int heads : {16, 32, 64}) {
+    DecodeProblem p = random_problem(heads, 1);
+    // Twelve parts of one request of 24 pages each.
+    p.visible.assign(12, {24 * 64});
+    p.give_own_pages();
+    RunOptions options;
+    options.num_parts = 12;
+    options.overhead_blocks = 0;
+    const DecodeResult want = run(p, options);
+    for (const int idle : {0, 1, 31, 32, 300}) {
+      SCOPED_TRACE("heads " + std::to_string(heads) + ", idle parts " + std::to_string(idle));
+      WithIdleParts with_idle(idle);
+      const DecodeResult got = run_decode(
+          p, [&](const DecodeParams& params, cudaStream_t s) { with_idle.launch(params, s); },
+          options);
+      EXPECT_TRUE(got.canaries_intact);
+      EXPECT_EQ(got.out, want.out);
+      EXPECT_EQ(got.lse, want.lse);
+      EXPECT_LT(with_idle.milliseconds, 0.3F);
+    }
+  }
+}
+
+TEST_F(Sm90DecodeTest, PartsNeedNotRunTogether) {
+  DecodeProblem p = random_problem(16, 1);
+  p.visible.assign(300, {2 * 64});
+  p.give_own_pages();
+  RunOptions options;
+  options.overhead_blocks = 0;
+  options.num_parts = 1;
+  const DecodeResult one_after_the_other = run(p, options);
+  options.num_parts = 300;  // more than there are multiprocessors
+  const DecodeResult at_once = run(p, options);
+  EXPECT_EQ(at_once.out, one_after_the_other.out);
+  EXPECT_EQ(at_once.lse, one_after_the_other.lse);
+}
+
 // Everything that says where a step's pages lie, written by the kernel just before the decode,
 // which lets it start first: until then it sees `stale` in every word.
 class LateSchedule {

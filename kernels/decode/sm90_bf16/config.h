@@ -46,7 +46,6 @@ struct Config {
 
   static constexpr int kStages = 5;  // halves of a page
   static constexpr int kStagesInFlight = 3;
-  static constexpr int kFirstPages = 1;  // of a part, brought to L2 before it may begin
   static constexpr int kStageBytes = kHalfTiles * kTileBytes;
   static constexpr int kProbBytes = kRows * kPageKeys * 2;
 

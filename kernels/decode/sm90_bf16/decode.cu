@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
     shared.init_barriers();
   }
   __syncthreads();
-  if (threadIdx.x >= sm90_fp8::kThreads - 32) {
-    sm90_fp8::prefetch_first_pages<Config>(p, guess, tile, page_shift, [&](int row, int page) {
+  if (tile == 0 && threadIdx.x >= sm90_fp8::kThreads - 32) {
+    sm90_fp8::prefetch_first_page(p, guess, page_shift, [&](int row, int page) {
       for (int i = 0; i < sm90_bf16::kTiles; ++i) {
         sm90::tma_prefetch_4d(&tile_map, 0, row, i, page);
       }

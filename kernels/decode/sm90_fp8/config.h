@@ -40,20 +40,19 @@ struct Piece {
 static_assert(sizeof(Piece) == 32, "read as two 16-byte words");
 
 // kTileRows query rows (heads x query tokens) a CTA: 16, 32 or 64.
-template <int kTileRows, PvFormat kPvFormat>
+template <int kTileRows>
 struct Config {
   static_assert(kTileRows == 16 || kTileRows == 32 || kTileRows == 64);
   static constexpr int kRows = kTileRows;
-  static constexpr PvFormat kPv = kPvFormat;
-  static constexpr bool kPvF16 = kPvFormat == PvFormat::kF16;
+  static constexpr PvFormat kPv = kRows == 64 ? PvFormat::kE4M3 : PvFormat::kF16;
+  static constexpr bool kPvF16 = kPv == PvFormat::kF16;
   static constexpr bool kPv16Bit = kPvF16;
-  static constexpr bool kPageAtOnce = kRows == 16;  // PV warps keep the values of a page at hand
-  static_assert(!kPageAtOnce || kPvF16);
+  static constexpr bool kPageAtOnce = kRows == 16;  // PV warps hold the fragments of a page
   static constexpr bool kF16Partials = true;
   static constexpr int kStageBytes = kPageBytes;
-  static constexpr int kStagesInFlight = 2;  // of one CTA
-  static constexpr int kFirstPages = 1;      // of a part, brought to L2 before it may begin
-  static constexpr int kProbSlotBits = 1;    // two buffers of P
+  static constexpr int kStages = 5;
+  static constexpr int kStagesInFlight = 2;      // of one CTA
+  static constexpr int kStagesInFlightLate = 3;  // of one that is late, see Pace
   static constexpr int kSoftmaxWarps = kRows / 16;
 
   // Weights are 2^offset at a row's reference maximum. The reference follows the maximum only when
@@ -63,13 +62,12 @@ struct Config {
 
   // Registers of the query: 18 steps of 4 where they fit, else the last four steps stay in shared
   // memory.
-  static constexpr int kQueryRegisterSteps = !kPvF16 && kRows == 64 ? 14 : kQkSteps;
+  static constexpr int kQueryRegisterSteps = kRows == 64 ? 14 : kQkSteps;
   static constexpr int kSoftmaxRegisters = kQueryRegisterSteps == kQkSteps ? 168 : 120;
   static constexpr int kPvRegisters = kQueryRegisterSteps == kQkSteps ? 152 : 184;
   static constexpr int kProducerRegisters = kQueryRegisterSteps == kQkSteps ? 40 : 24;
   static_assert(kSoftmaxRegisters + 2 * kPvRegisters + kProducerRegisters <= 512);
 
-  static constexpr int kStages = kPvF16 && kRows == 64 ? 4 : 5;
   static constexpr int kProbBytes = kRows * kPageKeys * (kPvF16 ? 2 : 1);
   static constexpr int kQueryRopeTile = kRows * kDecodeLatentRank;  // inside the query buffer
 

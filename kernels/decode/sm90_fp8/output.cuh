@@ -240,20 +240,24 @@ __device__ __forceinline__ void accumulate_page_f16(float (&o)[kDimTiles][C::kRo
   add(o[kDimTiles - 1], product[(kDimTiles - 1) & 1]);
 }
 
+// The fragments of all dim tiles of a page.
 template <bool kTail>
-__device__ __forceinline__ void load_page_values(std::uint32_t (&raw)[2 * kDimTiles][4],
-                                                 std::uint32_t page, int keys) {
+__device__ __forceinline__ void load_page_fragments(std::uint32_t (&a)[2 * kDimTiles][2][4],
+                                                    std::uint32_t page, int keys) {
 #pragma unroll
   for (int x = 0; x < 2 * kDimTiles; ++x) {
-    load_values<kTail>(raw[x], page, x >> 1, x & 1, keys);
+    std::uint32_t raw[4];
+    load_values<kTail>(raw, page, x >> 1, x & 1, keys);
+    make_f16_fragments(a[x], raw);
   }
 }
 
-// The same for tiles so small that registers hold the values of a whole page, loaded while its
-// scores are made, and a product for every dim tile: the products follow each other at once.
+// The same for tiles so small that registers hold the fragments of a whole page, made while its
+// scores are, and a product for every dim tile: once the weights are there all products follow each
+// other at once.
 template <class C, bool kTail>
 __device__ __forceinline__ void accumulate_page_at_once(float (&o)[kDimTiles][C::kRows / 2],
-                                                        std::uint32_t (&raw)[2 * kDimTiles][4],
+                                                        std::uint32_t (&a)[2 * kDimTiles][2][4],
                                                         const Shared<C>& shared,
                                                         std::uint32_t& page,
                                                         RingCursor<C::kStages>& page_at,
@@ -264,23 +268,21 @@ __device__ __forceinline__ void accumulate_page_at_once(float (&o)[kDimTiles][C:
 #pragma unroll
     for (int mt = 0; mt < kDimTiles; ++mt) rescale(o[mt], shared.alpha(prob_slot));
   }
-  constexpr int kInFlight = 3;
+#pragma unroll
+  for (int x = 0; x < 2 * kDimTiles; ++x) {
+    pin_fragment(a[x][0]);
+    pin_fragment(a[x][1]);
+  }
   float product[kDimTiles][C::kRows / 2];
-  std::uint32_t a[kInFlight][2][4];
+  sm90::wgmma_fence();
 #pragma unroll
   for (int x = 0; x < 2 * kDimTiles; ++x) {
     const int mt = x >> 1;
     const int half = x & 1;
-    auto& fragment = a[x % kInFlight];
-    make_f16_fragments(fragment, raw[x]);
-    pin_fragment(fragment[0]);
-    pin_fragment(fragment[1]);
-    sm90::wgmma_fence();
-    sm90::wgmma_f16(product[mt], fragment[0], weights + 4 * half, half > 0);
-    sm90::wgmma_f16(product[mt], fragment[1], weights + 4 * half + 2, true);
-    sm90::wgmma_commit();
-    sm90::wgmma_wait<kInFlight - 1>();
+    sm90::wgmma_f16(product[mt], a[x][0], weights + 4 * half, half > 0);
+    sm90::wgmma_f16(product[mt], a[x][1], weights + 4 * half + 2, true);
   }
+  sm90::wgmma_commit();
   __syncwarp();
   if (sm90::elect_one()) sm90::barrier_arrive(shared.page_empty(page_at.slot()));
   sm90::wgmma_wait<0>();
@@ -295,7 +297,7 @@ __device__ __forceinline__ void accumulate_page_at_once(float (&o)[kDimTiles][C:
   page += page_at.slot() == 0 ? kPageBytes - C::kStages * kPageBytes : kPageBytes;
   if (kTail && keys <= kPageKeys) return;
   sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
-  load_page_values<kTail>(raw, page, keys - kPageKeys);
+  load_page_fragments<kTail>(a, page, keys - kPageKeys);
 }
 
 template <class C>
@@ -332,10 +334,10 @@ __device__ __forceinline__ void accumulate_output(const Shared<C>& shared, int h
         for (; keys > 0; keys -= kPageKeys) accumulate(std::true_type{});
       };
       if constexpr (C::kPageAtOnce) {
-        std::uint32_t raw[2 * kDimTiles][4];
-        load_page_values<true>(raw, page, keys);
+        std::uint32_t a[2 * kDimTiles][2][4];
+        load_page_fragments<true>(a, page, keys);
         walk([&](auto tail, int slot) {
-          accumulate_page_at_once<C, tail.value>(o, raw, shared, page, page_at, slot, keys);
+          accumulate_page_at_once<C, tail.value>(o, a, shared, page, page_at, slot, keys);
         });
       } else if constexpr (C::kPvF16) {
         std::uint32_t raw[4];

@@ -57,21 +57,21 @@ __device__ __forceinline__ PartStart guessed_start(const DecodeParams& p, int gu
   return {max(0, min(request, p.num_requests - 1)), max(0, min(block, INT_MAX - 31))};
 }
 
-// Brings the first pages of a part to L2 while the upstream grids finish: the memory would idle
-// meanwhile. All lanes of one warp; the row tiles of a part (gridDim.x) take turns. A wrong guess
+// Brings a part's first page to L2, and what lists its pages, while the upstream grids finish: the
+// memory would idle meanwhile. All lanes of one warp of the part's first row tile. A wrong guess
 // costs a read, and prefetch(row in page, page) of a page outside the cache does nothing.
-template <class C, class Prefetch>
-__device__ __forceinline__ void prefetch_first_pages(const DecodeParams& p, int guess, int tile,
-                                                     int page_shift, const Prefetch& prefetch) {
-  const auto [request, first_block] = guessed_start(p, guess);
+template <class Prefetch>
+__device__ __forceinline__ void prefetch_first_page(const DecodeParams& p, int guess,
+                                                    int page_shift, const Prefetch& prefetch) {
+  const auto [request, block] = guessed_start(p, guess);
   const int lane = sm90::thread_index() & 31;
-  const int block = first_block + lane;
-  const int column = block >> page_shift;
+  // All lanes look: the entries behind the first will be needed soon.
+  const int column = (block + lane) >> page_shift;
+  const bool listed = column < p.block_table_stride;
+  const int page = listed ? peek_int(p.block_table + (request * p.block_table_stride + column)) : 0;
   int blocks = (peek_int(p.lengths + request) + kPageKeys - 1) / kPageKeys;
   if (request == __shfl_sync(~0U, guess, 2)) blocks = min(blocks, __shfl_sync(~0U, guess, 3));
-  if (lane < C::kFirstPages && lane % gridDim.x == tile && block < blocks &&
-      column < p.block_table_stride) {
-    const int page = peek_int(p.block_table + (request * p.block_table_stride + column));
+  if (lane == 0 && listed && block < blocks) {
     prefetch((block & ((1 << page_shift) - 1)) * kPageKeys, page);
   }
   __syncwarp();
@@ -83,21 +83,67 @@ __device__ __forceinline__ void store_field(std::uint32_t piece, std::size_t off
                : "memory");
 }
 
-// Starts copies of C::kStageBytes into the next stage of the ring, once that is free: load(stage,
-// barrier), by lane 0.
+// The pace of a CTA's pages, where every CTA reads pages of its own. Left to themselves some CTAs
+// get their pages sooner than others, by the luck of the addresses, and when they have ended the
+// memory idles behind those that lag. So each asks for a page no sooner than it is due by a clock
+// that all of them share, and one that is late may have more pages in flight. It moves copies in
+// time, nothing else: a CTA waits for the clock, never for another CTA.
+class Pace {
+ public:
+  // `page_ns`: how long the memory takes for a page of one part, 0: no pace.
+  __device__ Pace(const DecodeParams& p, float page_ns)
+      : parts_(p.num_parts), page_ns_(page_ns), due_(now_ns() - kHeadStartNs) {
+    // Parts without work are the last ones.
+    const int lane = sm90::thread_index() & 31;
+    last_requests_ = load_int(&p.parts[max(0, p.num_parts - 1 - lane)].begin_request);
+  }
+
+  // Waits until the next page is due, at most as long as the memory takes for a page of every part;
+  // whether it is late. All lanes of one warp.
+  __device__ __forceinline__ bool wait() {
+    const unsigned idle = __ballot_sync(~0U, last_requests_ < 0);
+    // With that many idle parts the walks are too short for anybody to lag.
+    if (page_ns_ == 0.0F || idle == ~0U || pages_ == kPages) return false;
+    ++pages_;
+    int late;
+    do {
+      late = static_cast<int>(now_ns() - due_);
+    } while (late < 0);
+    due_ += static_cast<std::uint32_t>(static_cast<float>(parts_ - __popc(idle)) * page_ns_);
+    return late > kLateNs;
+  }
+
+ private:
+  static constexpr std::uint32_t kHeadStartNs = 500;
+  static constexpr int kLateNs = 600;
+  static constexpr int kPages = 64;  // of a longer walk the wait costs more than it evens out
+
+  static __device__ __forceinline__ std::uint32_t now_ns() {
+    std::uint32_t t;
+    asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(t));
+    return t;
+  }
+
+  int parts_;
+  float page_ns_;
+  std::uint32_t due_;
+  int pages_ = 0;
+  int last_requests_;  // of the last 32 parts, one a lane
+};
+
+// Starts copies of C::kStageBytes into the next stage of the ring, once that is free and fewer than
+// `in_flight` are on their way: load(stage, barrier), by lane 0.
 template <class C, class Load>
 __device__ __forceinline__ void fill_stage(const Shared<C>& shared, RingCursor<C::kStages>& at,
-                                           const Load& load) {
+                                           const Load& load, int in_flight = C::kStagesInFlight) {
   if ((sm90::thread_index() & 31) == 0) {
     const std::uint32_t full = shared.page_full(at.slot());
     const std::uint32_t stage = shared.stage(at.slot());
     sm90::barrier_wait(shared.page_empty(at.slot()), at.parity() ^ 1);
-    if constexpr (C::kStagesInFlight < C::kStages) {
-      // More in flight would only queue at the memory, before those of CTAs that lag.
-      const int landed = at.slot() - C::kStagesInFlight;
-      sm90::barrier_wait(shared.page_full(landed < 0 ? landed + C::kStages : landed),
-                         landed < 0 ? at.parity() ^ 1 : at.parity());
-    }
+    // More in flight would only queue at the memory, before those of CTAs that lag.
+    const int landed = at.slot() - in_flight;
+    sm90::barrier_wait(shared.page_full(landed < 0 ? landed + C::kStages : landed),
+                       landed < 0 ? at.parity() ^ 1 : at.parity());
     sm90::barrier_arrive_expect_bytes(full, C::kStageBytes);
     load(stage, full);
   }

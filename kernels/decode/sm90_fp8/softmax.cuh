@@ -26,7 +26,6 @@ struct RowState {
 // The query as an operand of S = Q K^T: most steps in registers, the rest in shared memory.
 template <class C>
 struct QueryOperand {
-  static constexpr int kSteps = kQkSteps;
   // Whether the query's buffer is still read after load().
   static constexpr bool kKeepsBuffer = C::kQueryRegisterSteps < kQkSteps;
 
@@ -292,7 +291,7 @@ __device__ __forceinline__ int visible_keys(const DecodeParams& p, const Piece& 
   return p.visible[piece.row_begin + token];
 }
 
-template <class C, class Query>
+template <class C>
 __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& shared, int tile) {
   const int lane = threadIdx.x & 31;
   const int warp = __shfl_sync(~0U, (threadIdx.x >> 5) & 3, 0);
@@ -306,7 +305,7 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
   SingleCursor query_at;
   SingleCursor sums_at;
   RingCursor<C::kStages> page_at;
-  CountingCursor<C::kProbSlotBits> prob_at;
+  CountingCursor<1> prob_at;
   std::uint32_t moved_slots = 0;
   Piece piece;
   while (next_piece(shared, piece_at, piece)) {
@@ -317,18 +316,18 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
       const int visible0 = active ? visible_keys<C>(p, piece, tile, n0) : 0;
       const int visible1 = active ? visible_keys<C>(p, piece, tile, n0 + 8) : 0;
 
-      Query query;
+      QueryOperand<C> query;
       sm90::barrier_wait(shared.query_full(), query_at.parity());
       query_at.advance();
       query.load(shared, warp, lane, active);
-      if constexpr (!Query::kKeepsBuffer) {
+      if constexpr (!QueryOperand<C>::kKeepsBuffer) {
         sm90::barrier_arrive(shared.query_empty());
       }
 
       float s[32];
       sm90::barrier_wait(shared.page_full(page_at.slot()), page_at.parity());
       sm90::wgmma_fence();
-      query.template issue<0, Query::kSteps>(s, shared, page_at.slot());
+      query.template issue<0, kQkSteps>(s, shared, page_at.slot());
       sm90::wgmma_commit();
       // From the first page on.
       const int limit0 = visible0 - piece.first_key;
@@ -409,14 +408,14 @@ __device__ __forceinline__ void attend(const DecodeParams& p, const Shared<C>& s
         sm90::wgmma_fence();
         query.template issue<0, kEarlySteps>(s, shared, page_at.slot());
         if (ready) publish_weights();
-        query.template issue<kEarlySteps, Query::kSteps>(s, shared, page_at.slot());
+        query.template issue<kEarlySteps, kQkSteps>(s, shared, page_at.slot());
         sm90::wgmma_commit();
         prob_at.advance();
       }
       page_at.advance();
       sm90::wgmma_wait<0>();
       sm90::pin(s);
-      if constexpr (Query::kKeepsBuffer) {
+      if constexpr (QueryOperand<C>::kKeepsBuffer) {
         sm90::barrier_arrive(shared.query_empty());
       }
       weigh(last);
