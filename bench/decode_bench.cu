@@ -236,6 +236,7 @@ class Problem {
     p.page_size = kPage;
     p.num_pages = static_cast<std::int32_t>(arena.num_pages);
     p.block_table_stride = static_cast<std::int64_t>(columns);
+    p.block_table_columns = static_cast<std::int32_t>(columns);
     p.row_begin = keep(row_begin);
     p.visible = keep(visible);
     p.lengths = keep(lengths);

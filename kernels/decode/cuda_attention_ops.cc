@@ -116,6 +116,7 @@ DecodeParams params_of(const TensorView& query, const KvCache& cache, const Deco
   p.num_pages = to_int32(cache.pages(), "pages");
   p.block_table = rows.block_table.as<const std::int32_t>();
   p.block_table_stride = rows.block_table.strides[0];
+  p.block_table_columns = to_int32(rows.block_table.shape[1], "columns of the block table");
   p.row_begin = rows.row_begin.as<const std::int32_t>();
   p.visible = rows.visible.as<const std::int32_t>();
   p.lengths = rows.lengths.as<const std::int32_t>();

@@ -49,10 +49,11 @@ struct DecodeParams {
   std::int32_t page_size;
   std::int32_t num_pages;
 
-  // [B, block_table_stride]: entry i of request b is the page of its local tokens
+  // [B, block_table_columns], the stride free: entry i of request b is the page of its local tokens
   // [i * page_size, (i + 1) * page_size).
   const std::int32_t* block_table;
   std::int64_t block_table_stride;
+  std::int32_t block_table_columns;
 
   // row_begin [B + 1]: query rows of request b are row_begin[b] .. row_begin[b + 1] - 1.
   // visible [T]: local keys row t attends to, 0 allowed anywhere; rows are independent of each

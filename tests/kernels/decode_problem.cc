@@ -308,6 +308,7 @@ DecodeResult run_decode(const DecodeProblem& problem, const LaunchDecode& launch
   params.num_pages = pool;
   params.block_table = d_table.as<std::int32_t>();
   params.block_table_stride = static_cast<std::int64_t>(columns);
+  params.block_table_columns = static_cast<std::int32_t>(columns);
   params.row_begin = d_row_begin.as<std::int32_t>();
   params.visible = d_visible.as<std::int32_t>();
   params.lengths = d_lengths.as<std::int32_t>();

@@ -353,6 +353,29 @@ TEST_F(Sm90DecodeTest, PaceHoldsNobodyUp) {
   }
 }
 
+// Two requests of the same pages, whose rows of the block table are one.
+TEST_F(Sm90DecodeTest, StrideOfTheBlockTableIsFree) {
+  for (const DType dtype : {DType::kE4M3, DType::kBF16}) {
+    DecodeProblem p = random_problem(16, 1);
+    p.dtype = dtype;
+    p.visible = {{1500}, {1500}};
+    p.give_own_pages();
+    p.table[1] = p.table[0];
+    const DecodeResult want = run(p);
+    RunOptions options;
+    options.f16_partials = dtype == DType::kE4M3;
+    const DecodeResult got = run_decode(
+        p,
+        [&](DecodeParams params, cudaStream_t stream) {
+          params.block_table_stride = 0;
+          (dtype == DType::kE4M3 ? launch : launch_bf16)(params, stream);
+        },
+        options);
+    EXPECT_EQ(got.out, want.out);
+    EXPECT_EQ(got.lse, want.lse);
+  }
+}
+
 TEST_F(Sm90DecodeTest, PartsNeedNotRunTogether) {
   DecodeProblem p = random_problem(16, 1);
   p.visible.assign(300, {2 * 64});

@@ -28,10 +28,10 @@ __device__ __forceinline__ int peek_int(const std::int32_t* p) {
 // The page of a block, 0 past the end of the table row. `page_shift`: log2 of blocks a page.
 __device__ __forceinline__ int table_entry(const DecodeParams& p, int request, int block,
                                            int page_shift) {
-  const int columns = static_cast<int>(p.block_table_stride);
   const int column = block >> page_shift;
   // The launch refuses tables of 2^31 entries and more.
-  return column < columns ? load_int(p.block_table + (request * columns + column)) : 0;
+  const int row = request * static_cast<int>(p.block_table_stride);
+  return column < p.block_table_columns ? load_int(p.block_table + (row + column)) : 0;
 }
 
 inline constexpr int kUsedPartFields = 5;  // of DecodePart, one a lane
@@ -67,7 +67,7 @@ __device__ __forceinline__ void prefetch_first_page(const DecodeParams& p, int g
   const int lane = sm90::thread_index() & 31;
   // All lanes look: the entries behind the first will be needed soon.
   const int column = (block + lane) >> page_shift;
-  const bool listed = column < p.block_table_stride;
+  const bool listed = column < p.block_table_columns;
   const int page = listed ? peek_int(p.block_table + (request * p.block_table_stride + column)) : 0;
   int blocks = (peek_int(p.lengths + request) + kPageKeys - 1) / kPageKeys;
   if (request == __shfl_sync(~0U, guess, 2)) blocks = min(blocks, __shfl_sync(~0U, guess, 3));
