@@ -1,6 +1,7 @@
 // The Hopper decode kernels and the merge of their splits, against FP64 on the codes they saw.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <cmath>
 #include <cstdint>
@@ -286,7 +287,8 @@ TEST_F(Sm90DecodeTest, RepeatsBitwiseAndInAGraph) {
   }
 }
 
-// `params` with `idle` parts without work behind its own, and the time of one launch of that.
+// `params` with `idle` parts without work behind its own, and the least time of some launches of
+// that: others may be using the card.
 class WithIdleParts {
  public:
   explicit WithIdleParts(int idle) : idle_(idle) {}
@@ -312,11 +314,15 @@ class WithIdleParts {
     cudaEvent_t end = nullptr;
     check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
     check_cuda(cudaEventCreate(&end), "cudaEventCreate");
-    check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
-    mladcp::launch(params, stream);
-    check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
-    check_cuda(cudaEventSynchronize(end), "decode");
-    check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+    for (int i = 0; i < 9; ++i) {
+      check_cuda(cudaEventRecord(begin, stream), "cudaEventRecord");
+      mladcp::launch(params, stream);
+      check_cuda(cudaEventRecord(end, stream), "cudaEventRecord");
+      check_cuda(cudaEventSynchronize(end), "decode");
+      float took = 0.0F;
+      check_cuda(cudaEventElapsedTime(&took, begin, end), "cudaEventElapsedTime");
+      milliseconds = i == 0 ? took : std::min(milliseconds, took);
+    }
     check_cuda(cudaEventDestroy(begin), "cudaEventDestroy");
     check_cuda(cudaEventDestroy(end), "cudaEventDestroy");
   }

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(sm90_fp8::kThreads, 1)
 }
 
 struct CardPace {
-  float page_ns;  // what the memory takes for a page
+  float page_ns;  // what the memory takes for a page, 0 where its clock is not told
   float processors;
 };
 
@@ -110,7 +110,9 @@ std::vector<CardPace> card_paces() {
     // Two transfers a clock; kHz and bits.
     const double bytes_per_ns = 2.0 * attribute(cudaDevAttrMemoryClockRate) * 1e-6 *
                                 attribute(cudaDevAttrGlobalMemoryBusWidth) / 8.0;
-    paces.push_back({static_cast<float>(sm90_fp8::kPageBytes / (kReached * bytes_per_ns)),
+    const double page_ns =
+        bytes_per_ns > 0.0 ? sm90_fp8::kPageBytes / (kReached * bytes_per_ns) : 0.0;
+    paces.push_back({static_cast<float>(page_ns),
                      static_cast<float>(attribute(cudaDevAttrMultiProcessorCount))});
   }
   return paces;

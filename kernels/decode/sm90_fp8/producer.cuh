@@ -108,7 +108,8 @@ class Pace {
     int late;
     do {
       late = static_cast<int>(now_ns() - due_);
-    } while (late < 0);
+      // Nothing is due so far ahead: a CTA that stood still for seconds sees the clock come round.
+    } while (late < 0 && late > -kFarNs);
     due_ += static_cast<std::uint32_t>(static_cast<float>(parts_ - __popc(idle)) * page_ns_);
     return late > kLateNs;
   }
@@ -116,6 +117,7 @@ class Pace {
  private:
   static constexpr std::uint32_t kHeadStartNs = 500;
   static constexpr int kLateNs = 600;
+  static constexpr int kFarNs = 1'000'000;
   static constexpr int kPages = 64;  // of a longer walk the wait costs more than it evens out
 
   static __device__ __forceinline__ std::uint32_t now_ns() {
