@@ -1,8 +1,8 @@
 // The Hopper decode kernels and the merge of their splits, against FP64 on the codes they saw.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
