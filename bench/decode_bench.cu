@@ -29,6 +29,7 @@
 #include "core/scheduler.h"
 #include "kernels/decode/combine/combine.h"
 #include "kernels/decode/sm90_bf16/decode.h"
+#include "kernels/decode/sm90_common/schedule.h"
 #include "kernels/decode/sm90_fp8/decode.h"
 #include "kernels/device/cuda_error.h"
 
@@ -219,8 +220,7 @@ class Problem {
     std::vector<std::int32_t> parts(static_cast<std::size_t>(num_parts) * kPartFields);
     std::vector<std::int32_t> splits(lengths.size() + 1);
     ScheduleParams schedule;
-    schedule.overhead_blocks =
-        overhead >= 0 ? overhead : sm90_fp8_decode_overhead_blocks(q_len, heads);
+    schedule.overhead_blocks = overhead >= 0 ? overhead : sm90_decode_overhead_blocks(q_len, heads);
     build_schedule(parts, splits, lengths, ScheduleDialect::kBlocks, schedule);
     pieces_ = splits.back();
 

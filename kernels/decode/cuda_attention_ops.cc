@@ -9,6 +9,7 @@
 #include "kernels/decode/decode_params.h"
 #include "kernels/decode/generic_decode.h"
 #include "kernels/decode/sm90_bf16/decode.h"
+#include "kernels/decode/sm90_common/schedule.h"
 #include "kernels/decode/sm90_fp8/decode.h"
 #include "kernels/device/cuda_error.h"
 #include "kernels/device/cuda_stream.h"
@@ -147,8 +148,8 @@ ScheduleParams CudaAttentionOps::schedule_params(const ScheduleShape& shape) con
   ScheduleParams params;
   params.num_sms = device_.properties().multiprocessors;
   if (runs_hopper_kernels()) {
-    params.overhead_blocks = sm90_fp8_decode_overhead_blocks(static_cast<int>(shape.q_len),
-                                                             static_cast<int>(shape.heads));
+    params.overhead_blocks =
+        sm90_decode_overhead_blocks(static_cast<int>(shape.q_len), static_cast<int>(shape.heads));
   }
   return params;
 }

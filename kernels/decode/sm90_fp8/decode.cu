@@ -148,10 +148,6 @@ int sm90_fp8_decode_tile_rows(int max_rows_per_request, int num_heads) {
   return rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
 }
 
-int sm90_fp8_decode_overhead_blocks(int max_rows_per_request, int num_heads) {
-  return sm90_fp8_decode_tile_rows(max_rows_per_request, num_heads) == 64 ? 4 : 2;
-}
-
 std::string sm90_fp8_decode_refusal(const DecodeParams& p) {
   if (p.query_dtype != DType::kE4M3 || p.cache_dtype != DType::kE4M3) {
     return "sm90_fp8_decode takes an e4m3 query and an e4m3 cache, got " +

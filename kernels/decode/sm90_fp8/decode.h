@@ -16,10 +16,6 @@ std::string sm90_fp8_decode_refusal(const DecodeParams& params);
 // parts times the row tiles are the CTAs, so num_parts should be multiprocessors / row tiles.
 int sm90_fp8_decode_tile_rows(int max_rows_per_request, int num_heads);
 
-// Blocks of overhead a request costs, for the schedule's builder: 4 with tiles of 64 rows, where a
-// split writes and merges much, 2 with smaller ones.
-int sm90_fp8_decode_overhead_blocks(int max_rows_per_request, int num_heads);
-
 // Enqueues the attention of one step on `stream`; splits are left as partials for
 // launch_decode_combine. Allocates nothing, reads nothing on the host, may be captured in a graph.
 // Throws Unsupported with sm90_fp8_decode_refusal's text, CudaError when the launch fails.
