@@ -438,15 +438,21 @@ class LateSchedule {
 };
 
 TEST_F(Sm90DecodeTest, ScheduleMayBeWrittenByTheKernelBefore) {
-  for (const int heads : {16, 128, -64}) {  // negative: bf16
-    DecodeProblem p = random_problem(std::abs(heads), 2);
-    if (heads < 0) p.dtype = DType::kBF16;
+  struct Shape {
+    int heads;
+    DType dtype;
+  };
+  for (const auto& [heads, dtype] : {Shape{16, DType::kE4M3}, Shape{128, DType::kE4M3},
+                                     Shape{16, DType::kBF16}, Shape{64, DType::kBF16}}) {
+    DecodeProblem p = random_problem(heads, 2);
+    p.dtype = dtype;
     RunOptions options;
-    options.f16_partials = heads > 0;
+    options.f16_partials = dtype == DType::kE4M3;
     const DecodeResult want = run(p, options);
     // 0x7FFFFFF0: a block to which no lane's number may be added.
     for (const std::uint32_t stale : {0x0U, 0x01010101U, 0x7FFFFFF0U, 0xFFFFFFFFU}) {
-      SCOPED_TRACE("heads " + std::to_string(heads) + ", stale " + std::to_string(stale));
+      SCOPED_TRACE(std::string(name(dtype)) + ", heads " + std::to_string(heads) + ", stale " +
+                   std::to_string(stale));
       LateSchedule late(stale);
       options.repeats = 3;
       const DecodeResult got = run_decode(
