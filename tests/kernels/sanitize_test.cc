@@ -16,7 +16,7 @@ TEST_F(SmallStepTest, Decode) {
   for (const auto& [query, cache] :
        {std::pair{DType::kBF16, DType::kBF16}, std::pair{DType::kE4M3, DType::kE4M3},
         std::pair{DType::kBF16, DType::kE4M3}}) {
-    for (const int heads : {8, 40}) {  // tiles of 16 and 64 rows, and several of them
+    for (const int heads : {8, 40, 72}) {  // tiles of 16 and 64 rows, and a pair of them
       AttentionProblemShape shape = full_width(query, cache);
       shape.heads = heads;
       shape.page = 64;

@@ -575,6 +575,40 @@ TEST_F(Sm90DecodeTest, SinkDoesNotFlushTheCrowd) {
   }
 }
 
+// Two tiles of rows are a pair that trades weights page by page. One that has rows hidden on every
+// page falls behind, so that its partner waits or is ahead; one may have few rows or none.
+TEST_F(Sm90DecodeTest, Bf16TilesOfAPairMaySeeDifferentKeys) {
+  struct Case {
+    int heads;
+    std::vector<std::vector<int>> visible;
+  };
+  const Case cases[] = {{64, {{64, 8192}}},
+                        {64, {{8192, 0}, {1}, {8192}, {65, 4096}}},
+                        {128, {{8192, 70}, {4096}, {8192, 0}}},
+                        {96, {{8192}, {100}, {64}}},
+                        {128, {{8192, 4096, 1, 0}, {0}, {8192}, {640, 8192, 64}}}};
+  for (const Case& c : cases) {
+    DecodeProblem p = long_problem(c.heads, 8192);
+    p.dtype = DType::kBF16;
+    p.visible = c.visible;
+    p.table.resize(c.visible.size(), p.table[0]);
+    p.key = [](int page, int row, int d) {
+      return normal(static_cast<std::uint64_t>(page) + 50, static_cast<std::uint64_t>(row),
+                    static_cast<std::uint64_t>(d));
+    };
+    const DecodeReference want = reference_decode(p);
+    for (const int parts : {1, 0, 200}) {
+      SCOPED_TRACE(label(c.heads, static_cast<int>(c.visible[0].size()), 64, parts));
+      RunOptions options;
+      options.num_parts = parts;
+      options.repeats = 5;
+      const DecodeResult got = run(p, options);
+      EXPECT_TRUE(got.canaries_intact);
+      EXPECT_LE(relative_rms(got.out, want.out), rounding_rms(7) + rounding_rms(7));
+    }
+  }
+}
+
 TEST_F(Sm90DecodeTest, RefusesWhatItCannotRead) {
   DecodeParams p{};
   p.query_dtype = DType::kBF16;

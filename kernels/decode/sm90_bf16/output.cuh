@@ -26,24 +26,26 @@ __device__ __forceinline__ float4 pair_up(float a0, float a1, float b0, float b1
   return odd ? make_float4(low, high, b0, b1) : make_float4(a0, a1, low, high);
 }
 
-// o *= factor of its row.
-__device__ __forceinline__ void rescale_rows(float (&o)[kAccumulators], std::uint32_t alpha,
-                                             int row) {
+// O times the factors at `alpha`, of the thread's first row, and `to_second` bytes behind.
+__device__ __forceinline__ void rescale_rows(float (&o)[kBlocks][kAccumulators],
+                                             std::uint32_t alpha, int to_second) {
   float low;
   float high;
-  alpha += 4 * sm90_fp8::alpha_index(row);
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(low) : "r"(alpha) : "memory");
-  asm volatile("ld.shared.f32 %0, [%1+8];" : "=f"(high) : "r"(alpha) : "memory");
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(high) : "r"(alpha + to_second) : "memory");
 #pragma unroll
-  for (int j = 0; j < kAccumulators / 4; ++j) {
-    o[4 * j] *= low;
-    o[4 * j + 1] *= low;
-    o[4 * j + 2] *= high;
-    o[4 * j + 3] *= high;
+  for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+    for (int j = 0; j < kAccumulators / 4; ++j) {
+      o[block][4 * j] *= low;
+      o[block][4 * j + 1] *= low;
+      o[block][4 * j + 2] *= high;
+      o[block][4 * j + 3] *= high;
+    }
   }
 }
 
-// Zeroes this warpgroup's dims of a half for the keys at or beyond `keys`: whatever the cache holds
+// Zeroes a block of values for the keys at or beyond `keys`: whatever the cache holds
 // there must not meet a weight of 0, because 0 * NaN is NaN.
 __device__ __forceinline__ void clear_tail(std::uint32_t values, int keys, int thread) {
   constexpr int kRowChunks = kBlockDims * 2 / 16;
@@ -58,19 +60,21 @@ __device__ __forceinline__ void clear_tail(std::uint32_t values, int keys, int t
 // Rows n and n + 8 of the tile for half h = 0, 1 of what a thread holds: bf16 to the output, or
 // fp32 to a partial, of this warpgroup's dims from dim0 on. Lanes of a row trade dims first, so
 // that each stores 16 bytes at a time.
-__device__ __forceinline__ void store_rows(const Shared& shared, float (&o)[kBlocks][kAccumulators],
-                                           bool partial, int n, int t, int dim0) {
+template <class C>
+__device__ __forceinline__ void store_rows(const Shared<C>& shared, int slot,
+                                           float (&o)[kBlocks][kAccumulators], bool partial, int n,
+                                           int t, int dim0) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     std::uint64_t target;
     float scale;
     asm volatile("ld.shared.u64 %0, [%1];"
                  : "=l"(target)
-                 : "r"(shared.row_target() + 8 * (n + 8 * h))
+                 : "r"(shared.row_target(slot) + 8 * (n + 8 * h))
                  : "memory");
     asm volatile("ld.shared.f32 %0, [%1];"
                  : "=f"(scale)
-                 : "r"(shared.row_scale() + 4 * (n + 8 * h))
+                 : "r"(shared.row_scale(slot) + 4 * (n + 8 * h))
                  : "memory");
     const auto value = [&](int block, int j, int b) { return o[block][4 * j + 2 * h + b] * scale; };
 #pragma unroll
@@ -120,76 +124,142 @@ __device__ __forceinline__ void issue_block(float (&o)[kAccumulators], std::uint
   }
 }
 
-// `group`: 0 or 1, which 256 dims.
-__device__ __forceinline__ void accumulate_output(const Shared& shared, int group) {
-  const int thread = threadIdx.x & 127;
-  const int lane = threadIdx.x & 31;
-  const int row = 16 * (thread >> 5) + (lane >> 2);
-  const std::uint32_t tiles = group * kBlockTiles * kTileBytes;  // inside a half
-  sm90_fp8::PieceCursor piece_at;
-  sm90_fp8::SingleCursor sums_at;
-  HalfCursor half_at;
-  sm90_fp8::SingleCursor prob_at;
-  sm90_fp8::Piece piece;
-  while (sm90_fp8::next_piece(shared, piece_at, piece)) {
-    float o[kBlocks][kAccumulators];
+// A thread of PV warpgroup `group`, 0 or 1. Alone both work for the same rows, 256 dims each; in a
+// pair for the same dims, group r for the rows of the CTA of rank r.
+template <class C>
+class OutputThread {
+ public:
+  __device__ __forceinline__ OutputThread(const Shared<C>& shared, int group, int rank)
+      : shared_(shared), group_(group), rank_(rank), slot_(C::kPair ? group ^ rank : 0) {}
+
+  __device__ __forceinline__ void accumulate() {
+    sm90_fp8::PieceCursor piece_at;
+    sm90_fp8::SingleCursor sums_at;
+    sm90_fp8::Piece piece;
+    while (sm90_fp8::next_piece(shared_, piece_at, piece)) {
 #pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) o[0][i] = o[1][i] = 0.0F;
-    for (int i = 0; i < piece.num_pages; ++i) {
-      const auto arrived_half = [&] {
-        const int slot = half_at.slot();
-        sm90::barrier_wait(shared.page_full(slot), half_at.parity());
-        half_at.advance();
-        return slot;
-      };
-      const int half0 = arrived_half();
-      const int half1 = arrived_half();
-      const std::uint32_t values0 = shared.stage(half0) + tiles;
-      const std::uint32_t values1 = shared.stage(half1) + tiles;
-      sm90::barrier_wait(shared.prob_full(0), prob_at.parity());
-      const int keys = piece.num_keys - i * kPageKeys;
-      if (keys < kPageKeys) {
-        clear_tail(values0, keys, thread);
-        clear_tail(values1, keys, thread);
-        sm90::fence_proxy_async();
-        sm90::sync_warpgroup(1 + group);
+      for (int i = 0; i < kAccumulators; ++i) o_[0][i] = o_[1][i] = 0.0F;
+      for (int i = 0; i < piece.num_pages; ++i) add_page(piece.num_keys - i * kPageKeys);
+      sm90::barrier_wait(shared_.sums_full(slot_), sums_at.parity());
+      if (is_receiver()) shared_.expect_sums();
+      // Read again, lest the addresses of all stores be kept, in local memory, from the start.
+      store_rows(shared_, slot_, o_, piece.split >= 0, row_, sm90::thread_index() & 3,
+                 (C::kPair ? rank_ : group_) * kWarpgroupDims);
+      if constexpr (C::kPair) {
+        sm90::barrier_arrive_remote(sm90::address_at(shared_.sums_empty(), group_));
+      } else {
+        sm90::barrier_arrive(shared_.sums_empty());
       }
-      if (sm90_fp8::any_rescaled(shared.rescaled(0))) {
-        for (auto& block : o) rescale_rows(block, shared.alpha(0), row);
-      }
-      const std::uint64_t weights =
-          sm90::matrix_descriptor(shared.prob(0), sm90::Swizzle::k128Bytes);
-      sm90::pin(o[0]);
-      sm90::pin(o[1]);
-      sm90::wgmma_fence();
-      // Keys 0..31, whose weights come first.
-      issue_block<0, 2>(o[0], weights, values0);
-      issue_block<0, 2>(o[1], weights, values1);
-      sm90::barrier_wait(shared.prob_full(1), prob_at.parity());
-      sm90::wgmma_fence();
-      issue_block<2, 4>(o[0], weights, values0);
-      sm90::wgmma_commit();
-      issue_block<2, 4>(o[1], weights, values1);
-      sm90::wgmma_commit();
-      sm90::wgmma_wait<1>();
-      __syncwarp();
-      if (sm90::elect_one()) sm90::barrier_arrive(shared.page_empty(half0));
-      sm90::wgmma_wait<0>();
-      sm90::pin(o[0]);
-      sm90::pin(o[1]);
-      __syncwarp();
-      if (sm90::elect_one()) {
-        sm90::barrier_arrive(shared.page_empty(half1));
-        sm90::barrier_arrive(shared.prob_empty(0));
-      }
-      prob_at.advance();
+      sums_at.advance();
     }
-    sm90::barrier_wait(shared.sums_full(), sums_at.parity());
-    // Read again, lest the addresses of all stores be kept, in local memory, from the start.
-    store_rows(shared, o, piece.split >= 0, row, sm90::thread_index() & 3, group * kWarpgroupDims);
-    sm90::barrier_arrive(shared.sums_empty());
-    sums_at.advance();
   }
-}
+
+ private:
+  // The thread that lets the next message of the partner come in.
+  __device__ __forceinline__ bool is_receiver() const {
+    return C::kPair && slot_ == 1 && thread_ == 0;
+  }
+
+  // `keys`: of the page's first on, that exist.
+  __device__ __forceinline__ void add_page(int keys) {
+    HalfAt half[kHalves];
+    std::uint32_t values[kBlocks];
+    if constexpr (C::kPair) {
+      half[0] = half_at_.kept_half();
+      half_at_.kept.advance();
+      values[0] = shared_.stage(half[0].slot);
+      values[1] = values[0] + kBlockTiles * kTileBytes;
+    } else {
+      half_at_.take(half, 0);
+      const int tiles = group_ * kBlockTiles * kTileBytes;  // inside a half
+      values[0] = shared_.stage(half[0].slot) + tiles;
+      values[1] = shared_.stage(half[1].slot) + tiles;
+      sm90::barrier_wait(shared_.page_full(half[1].slot), half[1].parity);
+    }
+    sm90::barrier_wait(shared_.page_full(half[0].slot), half[0].parity);
+    sm90::barrier_wait(shared_.prob_full(slot_), prob_at_.parity());
+    if (is_receiver()) shared_.expect_weights();
+    if (keys < kPageKeys) {
+      // In a pair both warpgroups clear the same.
+      for (const std::uint32_t block : values) clear_tail(block, keys, thread_);
+      sm90::fence_proxy_async();
+      sm90::sync_warpgroup(1 + group_);
+    }
+    rescale();
+    const std::uint64_t weights =
+        sm90::matrix_descriptor(shared_.prob(slot_), sm90::Swizzle::k128Bytes);
+    sm90::pin(o_[0]);
+    sm90::pin(o_[1]);
+    sm90::wgmma_fence();
+    if constexpr (C::kPair) {
+      multiply_both(weights, values, half[0].slot);
+    } else {
+      multiply_as_published(weights, values, half);
+    }
+    prob_at_.advance();
+  }
+
+  __device__ __forceinline__ void rescale() {
+    if constexpr (C::kPair) {
+      const std::uint32_t record = shared_.record(slot_, thread_ >> 5);
+      int moved;
+      asm volatile("ld.shared.s32 %0, [%1];" : "=r"(moved) : "r"(record + kRecordFlag) : "memory");
+      // The vote lets the compiler know that all lanes agree.
+      if (__any_sync(~0U, moved != 0)) rescale_rows(o_, record + 4 * (row_ & 15), 8 * 4);
+    } else if (sm90_fp8::any_rescaled(shared_.rescaled(0))) {
+      rescale_rows(o_, shared_.alpha(0) + 4 * sm90_fp8::alpha_index(row_), 2 * 4);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_both(std::uint64_t weights,
+                                                const std::uint32_t (&values)[kBlocks], int stage) {
+    issue_block<0, 4>(o_[0], weights, values[0]);
+    issue_block<0, 4>(o_[1], weights, values[1]);
+    sm90::wgmma_commit();
+    sm90::wgmma_wait<0>();
+    sm90::pin(o_[0]);
+    sm90::pin(o_[1]);
+    __syncwarp();
+    if (sm90::elect_one()) {
+      sm90::barrier_arrive(shared_.page_empty(stage));
+      sm90::barrier_arrive_remote(sm90::address_at(shared_.prob_empty(0), group_));
+    }
+  }
+
+  // Keys 0..31, whose weights come first, then the others.
+  __device__ __forceinline__ void multiply_as_published(std::uint64_t weights,
+                                                        const std::uint32_t (&values)[kBlocks],
+                                                        const HalfAt (&half)[kHalves]) {
+    issue_block<0, 2>(o_[0], weights, values[0]);
+    issue_block<0, 2>(o_[1], weights, values[1]);
+    sm90::barrier_wait(shared_.prob_full(1), prob_at_.parity());
+    sm90::wgmma_fence();
+    issue_block<2, 4>(o_[0], weights, values[0]);
+    sm90::wgmma_commit();
+    issue_block<2, 4>(o_[1], weights, values[1]);
+    sm90::wgmma_commit();
+    sm90::wgmma_wait<1>();
+    __syncwarp();
+    if (sm90::elect_one()) sm90::barrier_arrive(shared_.page_empty(half[0].slot));
+    sm90::wgmma_wait<0>();
+    sm90::pin(o_[0]);
+    sm90::pin(o_[1]);
+    __syncwarp();
+    if (sm90::elect_one()) {
+      sm90::barrier_arrive(shared_.page_empty(half[1].slot));
+      sm90::barrier_arrive(shared_.prob_empty(0));
+    }
+  }
+
+  const Shared<C>& shared_;
+  const int group_;
+  const int rank_;  // in the pair
+  const int slot_;  // whose rows: 1 are the partner's
+  const int thread_ = static_cast<int>(threadIdx.x & 127);
+  const int row_ = 16 * (thread_ >> 5) + static_cast<int>(threadIdx.x & 31) / 4;
+  HalfCursor<C> half_at_;
+  sm90_fp8::SingleCursor prob_at_;
+  float o_[kBlocks][kAccumulators];
+};
 
 }  // namespace mladcp::sm90_bf16

@@ -7,17 +7,10 @@
 
 namespace mladcp::sm90_bf16 {
 
-// Steps of S in order, as the pieces of a page arrive: its first half, its rope, its second half.
-// Of each half the tiles whose query is in registers come first.
-inline constexpr int kHalfSteps = kHalfTiles * kTileSteps;
-inline constexpr int kRopeBegin = kHalfSteps;
-inline constexpr int kSecondBegin = kRopeBegin + kTileSteps;
-static_assert(kSecondBegin + kHalfSteps == kQkSteps);
-
 // Where row n of the tile lies in the query.
 __device__ __forceinline__ const char* query_row(const DecodeParams& p,
                                                  const sm90_fp8::Piece& piece, int tile, int n) {
-  const int index = tile * Config::kRows + n;
+  const int index = tile * kTileRows + n;
   const int token = index / p.num_heads;
   const int head = index - token * p.num_heads;
   return static_cast<const char*>(p.query) +
@@ -25,18 +18,20 @@ __device__ __forceinline__ const char* query_row(const DecodeParams& p,
 }
 
 // The query as an operand of S.
+template <class C>
 struct QueryOperand {
   std::uint32_t q[kQueryRegisterTiles * kTileSteps][4];
 
-  // The first tiles of rows n and n + 8 as A fragments, straight from memory, which leaves their
-  // room in shared memory to pages. Rows that do not exist are zeros. A lane loads 8 neighbouring
+  // Some tiles of rows n and n + 8 as A fragments, straight from memory, which leaves their room in
+  // shared memory to pages. Rows that do not exist are zeros. A lane loads 8 neighbouring
   // dims of every 32 and then trades for 2 of every 8.
   __device__ __forceinline__ void load(const DecodeParams& p, const sm90_fp8::Piece& piece,
                                        int tile, int n, int t) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const bool exists = n + 8 * h < piece.num_rows;
-      const char* source = query_row(p, piece, tile, exists ? n + 8 * h : 0) + 16 * t;
+      const char* source = query_row(p, piece, tile, exists ? n + 8 * h : 0) +
+                           C::kFirstRegisterTile * kTileChunk + 16 * t;
 #pragma unroll
       for (int k = 0; k < kQueryRegisterTiles * kTileSteps; k += 2) {
         uint4 v = make_uint4(0, 0, 0, 0);
@@ -66,31 +61,23 @@ struct QueryOperand {
     }
   }
 
-  // Steps kBegin..kEnd - 1 of a page, whose halves and rope tile are at the given addresses: 4 a
-  // tile, 32 bytes (2 descriptor units) apart.
-  template <int kBegin, int kEnd>
-  __device__ __forceinline__ void issue(float (&s)[32], const Shared& shared, std::uint32_t half0,
-                                        std::uint32_t rope, std::uint32_t half1) const {
+  // The steps of one place of S, whose tile is at `key`; 32 bytes (2 descriptor units) apart.
+  __device__ __forceinline__ void issue(float (&s)[32], const Shared<C>& shared, int place,
+                                        std::uint32_t key) const {
     const auto descriptor = [](std::uint32_t address) {
       return sm90::matrix_descriptor(address, sm90::Swizzle::k128Bytes);
     };
-    const std::uint64_t query = descriptor(shared.query());
-    const std::uint64_t key_half[] = {descriptor(half0), descriptor(half1)};
-    const std::uint64_t key_rope = descriptor(rope);
-    constexpr int kUnits = kTileBytes / 16;
+    const int tile = C::tile_at(place);
+    const int in_registers = tile - C::kFirstRegisterTile;
+    const int in_shared = tile - C::kFirstSharedTile;
 #pragma unroll
-    for (int step = kBegin; step < kEnd; ++step) {
-      const bool is_rope = step >= kRopeBegin && step < kSecondBegin;
-      const int half = step < kRopeBegin ? 0 : 1;
-      const int i = (half == 0 ? step : step - kSecondBegin) / kTileSteps;  // tile of the half
-      const int k = step % kTileSteps;
-      const int tile = is_rope ? kRopeTile : latent_tile(half, i);
-      const std::uint64_t key = (is_rope ? key_rope : key_half[half] + i * kUnits) + 2 * k;
-      if (tile < kQueryRegisterTiles) {
-        sm90::wgmma_bf16(s, q[tile < kQueryRegisterTiles ? tile * kTileSteps + k : 0], key,
-                         step > 0);
+    for (int k = 0; k < kTileSteps; ++k) {
+      if (in_registers >= 0 && in_registers < kQueryRegisterTiles) {
+        sm90::wgmma_bf16(s, q[in_registers * kTileSteps + k], descriptor(key) + 2 * k,
+                         place + k > 0);
       } else {
-        sm90::wgmma_bf16(s, query + (tile - kQueryRegisterTiles) * kUnits + 2 * k, key, step > 0);
+        sm90::wgmma_bf16(s, descriptor(shared.query() + in_shared * kTileBytes) + 2 * k,
+                         descriptor(key) + 2 * k, place + k > 0);
       }
     }
   }
@@ -98,7 +85,8 @@ struct QueryOperand {
 
 // Warps 1..3 of the producer warpgroup: the tiles that stay in shared memory. Rows that do not
 // exist are written as zeros.
-__device__ __forceinline__ void fetch_queries(const DecodeParams& p, const Shared& shared,
+template <class C>
+__device__ __forceinline__ void fetch_queries(const DecodeParams& p, const Shared<C>& shared,
                                               int tile) {
   constexpr int kWarps = sm90_fp8::kQueryWarps;
   const int lane = threadIdx.x & 31;
@@ -111,17 +99,17 @@ __device__ __forceinline__ void fetch_queries(const DecodeParams& p, const Share
     sm90::barrier_wait(shared.query_empty(), query_at.parity() ^ 1);
     query_at.advance();
     // Lane i looks up where the warp's i-th row lies.
-    static_assert(Config::kRows <= 32 * kWarps);
+    static_assert(C::kRows <= 32 * kWarps);
     const int own_row = warp + kWarps * lane;
     const char* own = query_row(p, piece, tile, own_row < piece.num_rows ? own_row : 0);
     const std::int64_t offset = own - static_cast<const char*>(p.query);
 #pragma unroll 1
-    for (int row = warp, i = 0; row < Config::kRows; row += kWarps, ++i) {
+    for (int row = warp, i = 0; row < C::kRows; row += kWarps, ++i) {
       const char* source = static_cast<const char*>(p.query) + __shfl_sync(~0U, offset, i) +
-                           kQueryRegisterTiles * kTileChunk;
+                           C::kFirstSharedTile * kTileChunk;
       // 8 chunks of 16 bytes a tile.
       for (int chunk = lane; chunk < kQueryTiles * 8; chunk += 32) {
-        sm90::copy_async_16(shared.query() + (chunk >> 3) * (Config::kRows * kTileChunk) +
+        sm90::copy_async_16(shared.query() + (chunk >> 3) * (C::kRows * kTileChunk) +
                                 sm90_fp8::swizzled_128(row, chunk & 7),
                             source + chunk * 16, row < piece.num_rows);
       }

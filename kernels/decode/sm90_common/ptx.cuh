@@ -73,6 +73,37 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
   }
 }
 
+// --- Clusters
+
+// All threads of all CTAs of the cluster; what they wrote to shared memory before is seen by all.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
+
+// The address in the CTA of this rank, given that of the same place in this CTA.
+__device__ __forceinline__ std::uint32_t address_at(std::uint32_t address, int rank) {
+  std::uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+
+// At a barrier of any CTA of the cluster, by address_at. Not the form .release.cluster, which
+// halves the rate of a page stream: what it would order here are reads that have completed.
+__device__ __forceinline__ void barrier_arrive_remote(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Copies from this CTA's shared memory to that of another, whose `barrier` counts the bytes:
+// `dst` and `barrier` by address_at; 16-byte granules.
+__device__ __forceinline__ void bulk_copy_remote(std::uint32_t dst, std::uint32_t src,
+                                                 std::uint32_t bytes, std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(dst),
+      "r"(src), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // All 128 threads of a warpgroup; `barrier` 1..15, one of its own for each.
 __device__ __forceinline__ void sync_warpgroup(int barrier) {
   asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory");

@@ -98,9 +98,9 @@ PagedCacheMaps make_fp8_query_maps(const DecodeParams& p, int tile_rows) {
           make_query_map(p, tile_rows, 1, query + kDecodeLatentRank, 64, 1)};
 }
 
-CUtensorMap make_bf16_query_map(const DecodeParams& p, int tile_rows, int first_tile) {
+CUtensorMap make_bf16_query_map(const DecodeParams& p, int tile_rows, int first_tile, int tiles) {
   return make_query_map(p, tile_rows, 2, static_cast<const char*>(p.query) + 128 * first_tile, 128,
-                        static_cast<cuuint32_t>(9 - first_tile));
+                        static_cast<cuuint32_t>(tiles));
 }
 
 CUtensorMap make_bf16_cache_map(const DecodeParams& p) {

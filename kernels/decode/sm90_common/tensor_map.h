@@ -21,9 +21,10 @@ PagedCacheMaps make_fp8_cache_maps(const DecodeParams& params);
 // 0}, rope {0, head, query row}. Only for tiles that are whole query rows or parts of one.
 bool query_tiles_are_boxes(const DecodeParams& params, int tile_rows);
 PagedCacheMaps make_fp8_query_maps(const DecodeParams& params, int tile_rows);
-// The same for bf16, whose rows are nine tiles of 64 dims: [9 - first][tile rows][128 B] in one
-// box, from tile `first_tile` on; coordinates {0, head, query row, 0}.
-CUtensorMap make_bf16_query_map(const DecodeParams& params, int tile_rows, int first_tile);
+// The same for bf16, whose rows are nine tiles of 64 dims: `tiles` of them from `first_tile`
+// on, [tiles][tile rows][128 B], in one box; coordinates {0, head, query row, 0}.
+CUtensorMap make_bf16_query_map(const DecodeParams& params, int tile_rows, int first_tile,
+                                int tiles);
 
 // A 64-key block of a bf16 cache is nine boxes, of 64 dims each: [64 keys][128 B] tiles swizzled by
 // 128 bytes. Coordinates {0, row in page, tile, page}.

@@ -54,6 +54,9 @@ struct Config {
   static constexpr int kStagesInFlight = 2;      // of one CTA
   static constexpr int kStagesInFlightLate = 3;  // of one that is late, see Pace
   static constexpr int kSoftmaxWarps = kRows / 16;
+  static constexpr int kClusterTiles = 1;  // row tiles whose CTAs are a cluster
+  // Warps that let go of a stage.
+  static constexpr int stage_readers(int) { return kPvWarps; }
 
   // Weights are 2^offset at a row's reference maximum. The reference follows the maximum only when
   // that grew by more than kTau bits, so weights reach 2^(offset + tau): below 448 for e4m3.

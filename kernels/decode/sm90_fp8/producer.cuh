@@ -188,13 +188,14 @@ __device__ __forceinline__ void stream_pages(const DecodeParams& p, const Shared
     known = false;
     const int row_begin = __shfl_sync(~0U, fact, 0);
     const int rows = (__shfl_sync(~0U, fact, 1) - row_begin) * p.num_heads - tile * C::kRows;
-    if (rows <= 0) continue;
+    // All tiles of a cluster walk the same pieces, also where only the first has rows.
+    if (rows + tile % C::kClusterTiles * C::kRows <= 0) continue;
 
     const std::uint32_t piece = shared.piece(piece_at.slot());
     sm90::barrier_wait(shared.piece_empty(piece_at.slot()), piece_at.parity() ^ 1);
     if (lane() == 0) {
       store_field(piece, offsetof(Piece, row_begin), row_begin);
-      store_field(piece, offsetof(Piece, num_rows), min(rows, C::kRows));
+      store_field(piece, offsetof(Piece, num_rows), max(0, min(rows, C::kRows)));
       store_field(piece, offsetof(Piece, first_key), first_block * kPageKeys);
     }
     const int split_begin = __shfl_sync(~0U, fact, 2);

@@ -65,7 +65,7 @@ struct Shared {
     using sm90::barrier_init;
     for (int s = 0; s < C::kStages; ++s) {
       barrier_init(page_full(s), 1);
-      barrier_init(page_empty(s), kPvWarps);
+      barrier_init(page_empty(s), C::stage_readers(s));
     }
     for (int s = 0; s < 2; ++s) {
       barrier_init(prob_full(s), C::kSoftmaxWarps);
