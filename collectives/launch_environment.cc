@@ -104,14 +104,14 @@ std::optional<LaunchEnvironment> launch_environment(const Lookup& lookup) {
   return result;
 }
 
-int launched_rank(const Lookup& lookup) {
+LaunchedProcess launched_process(const Lookup& lookup) {
   const Launcher* const launcher = find_launcher(lookup);
-  if (launcher == nullptr) return 0;
+  if (launcher == nullptr) return {};
   try {
     const int processes = number(lookup, launcher->world_size, 1, kMostProcesses);
-    return number(lookup, launcher->rank, 0, processes - 1);
+    return {number(lookup, launcher->rank, 0, processes - 1), processes};
   } catch (const InvalidArgument&) {
-    return 0;
+    return {};
   }
 }
 

@@ -28,8 +28,13 @@ using Lookup = std::function<const char*(const char*)>;
 // InvalidArgument names the variable, its value and the remedy.
 std::optional<LaunchEnvironment> launch_environment(const Lookup& lookup);
 
-// This process among those of its job, by the same variables; 0 where they say nothing or nonsense.
-// Never throws: for who complains, perhaps of these very variables.
-int launched_rank(const Lookup& lookup);
+struct LaunchedProcess {
+  int rank = 0;
+  int world_size = 1;
+};
+
+// This process among those of its job, by the same variables; 0 of 1 where they say nothing or
+// nonsense. Never throws: for who complains, perhaps of these very variables.
+LaunchedProcess launched_process(const Lookup& lookup);
 
 }  // namespace mladcp

@@ -46,10 +46,50 @@ void drop_unheard_messages() {
   }
 }
 
-void wait_for_all(MpiTransfers& transfers, std::chrono::milliseconds timeout) {
+void wait_for_all(MpiTransfers& transfers, const char* what, std::chrono::milliseconds timeout) {
   if (transfers.wait(timeout, [] {})) return;
-  throw Timeout("gathering reports: " + rank_list(transfers.missing_peers()) +
+  throw Timeout(std::string("gathering ") + what + ": " + rank_list(transfers.missing_peers()) +
                 " did not come within " + std::to_string(timeout.count()) + " ms");
+}
+
+// This process among all, and those it sends to and hears from.
+struct Gathering {
+  const char* what;
+  int rank;
+  std::vector<int> readers;
+  std::vector<int> writers;
+};
+
+// The bytes of every process, where all are writers; else its own alone are there. The sizes come
+// before the bytes: nobody waits for a long message to leave before the peer knows how long it is.
+std::vector<std::string> gathered(const Gathering& way, int size, std::string_view mine,
+                                  std::chrono::milliseconds timeout) {
+  const auto own_size = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(size));
+  MpiTransfers lengths;
+  for (const int peer : way.readers) lengths.send(&own_size, sizeof own_size, peer, kSizeTag);
+  for (const int peer : way.writers) {
+    lengths.receive(&sizes[peer], sizeof sizes[peer], peer, kSizeTag);
+  }
+  wait_for_all(lengths, way.what, timeout);
+  std::vector<std::string> all(static_cast<std::size_t>(size));
+  all[way.rank] = mine;
+  MpiTransfers bytes;
+  for (const int peer : way.readers) bytes.send(mine.data(), own_size, peer, kBytesTag);
+  for (const int peer : way.writers) {
+    all[peer].resize(static_cast<std::size_t>(sizes[peer]));
+    bytes.receive(all[peer].data(), sizes[peer], peer, kBytesTag);
+  }
+  wait_for_all(bytes, way.what, timeout);
+  return all;
+}
+
+std::vector<int> peers_of(int rank, int size) {
+  std::vector<int> peers;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank) peers.push_back(peer);
+  }
+  return peers;
 }
 
 }  // namespace
@@ -103,30 +143,19 @@ std::unique_ptr<Collective> MpiWorld::make_collective(const MpiOptions& options)
   return std::make_unique<MpiCollective>(group, options.timeout);
 }
 
+std::vector<std::string> MpiWorld::gather_everywhere(std::string_view mine,
+                                                     std::chrono::milliseconds timeout) const {
+  const std::vector<int> peers = peers_of(rank(), size());
+  return gathered({"what to run", rank(), peers, peers}, size(), mine, timeout);
+}
+
 std::vector<std::string> MpiWorld::gather_at_root(std::string_view mine,
                                                   std::chrono::milliseconds timeout) const {
-  MpiTransfers transfers;
-  if (rank() != 0) {
-    const auto bytes = static_cast<std::int64_t>(mine.size());
-    transfers.send(&bytes, sizeof bytes, 0, kSizeTag);
-    transfers.send(mine.data(), bytes, 0, kBytesTag);
-    wait_for_all(transfers, timeout);
-    return {};
-  }
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(size()));
-  for (int peer = 1; peer < size(); ++peer) {
-    transfers.receive(&sizes[peer], sizeof sizes[peer], peer, kSizeTag);
-  }
-  wait_for_all(transfers, timeout);
-  std::vector<std::string> all = {std::string(mine)};
-  for (int peer = 1; peer < size(); ++peer) {
-    all.emplace_back(static_cast<std::size_t>(sizes[peer]), '\0');
-  }
-  for (int peer = 1; peer < size(); ++peer) {
-    transfers.receive(all[peer].data(), sizes[peer], peer, kBytesTag);
-  }
-  wait_for_all(transfers, timeout);
-  return all;
+  const bool root = rank() == 0;
+  Gathering way{"reports", rank(), {}, {}};
+  (root ? way.writers : way.readers) = root ? peers_of(0, size()) : std::vector<int>{0};
+  std::vector<std::string> all = gathered(way, size(), mine, timeout);
+  return root ? all : std::vector<std::string>{};
 }
 
 void MpiWorld::abort_job(int status) { MPI_Abort(MPI_COMM_WORLD, status); }

@@ -39,6 +39,11 @@ class MpiWorld {
   // Errors of calls, on every rank of the group: RankMismatch, Timeout, AbortedByPeer, MpiError.
   std::unique_ptr<Collective> make_collective(const MpiOptions& options = {});
 
+  // Every process gets the bytes of every process in rank order. Timeout names the processes that
+  // did not come.
+  std::vector<std::string> gather_everywhere(
+      std::string_view mine, std::chrono::milliseconds timeout = std::chrono::seconds(60)) const;
+
   // Process 0 gets the bytes of every process in rank order, the others an empty list. For reports.
   // Timeout names the processes that did not come.
   std::vector<std::string> gather_at_root(

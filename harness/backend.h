@@ -52,6 +52,11 @@ class Backend {
                          const std::function<void(Collective&)>& body) {
     run_group_in_process(options, device(0), log, body);
   }
+  // What each process of the job hands in, by rank, at every one of them, for all to judge alike.
+  // This process' alone where all ranks live here, or where the calls themselves are compared.
+  virtual std::vector<std::string> gather_everywhere(std::string_view mine) {
+    return {std::string(mine)};
+  }
   // Ranks of other processes: the bytes every process hands in, by rank, at the process that
   // judges; empty elsewhere. Null when all ranks live here.
   virtual ProcessLink* link() { return nullptr; }

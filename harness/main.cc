@@ -92,7 +92,7 @@ int run_program(int argc, char** argv) {
 // once a process has failed, Open MPI a second later. A later process that lives on has something
 // of its own to say, a file that only its node lacks.
 void complain_of_input(const std::string& problem) {
-  const int rank = mladcp::launched_rank(std::getenv);
+  const int rank = mladcp::launched_process(std::getenv).rank;
   if (rank == 0) return complain(problem);
   std::this_thread::sleep_for(std::chrono::seconds(3));
   complain(fmt::format("process {}: {}", rank, problem));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -10,9 +11,9 @@
 #include <string>
 #include <thread>
 
+#include "collectives/launch_environment.h"
 #include "collectives/mpi_world.h"
 #include "collectives/recording_collective.h"
-#include "core/error.h"
 #include "harness/exit_status.h"
 #include "reference/cpu_ops.h"
 #include "reference/parallel_for.h"
@@ -26,15 +27,15 @@ using std::chrono::milliseconds;
 // this one: the launcher then ends the rest. Where one runs another verb it would wait for ever.
 class StartWatch {
  public:
-  explicit StartWatch(milliseconds patience)
-      : thread_([this, patience] {
+  StartWatch(milliseconds patience, LaunchedProcess process)
+      : thread_([this, patience, process] {
           std::unique_lock lock(mutex_);
           if (changed_.wait_for(lock, patience, [this] { return started_; })) return;
           fmt::print(stderr,
-                     "mladcp: could not run: MPI did not start within {} ms: a process of the job "
-                     "does not join; start all with one command, run --collective mpi, or give a "
-                     "longer --timeout\n",
-                     patience.count());
+                     "mladcp: could not run: MPI did not start within {} ms: process {} of {} "
+                     "waits for one that does not join; start all with one command, run "
+                     "--collective mpi, or give a longer --timeout\n",
+                     patience.count(), process.rank, process.world_size);
           std::_Exit(kExitCouldNotRun);
         }) {}
   ~StartWatch() {
@@ -52,9 +53,15 @@ class StartWatch {
   std::jthread thread_;  // last: ends before what it uses
 };
 
-// To start takes a while of its own, whatever the patience for a missing rank.
+// To start takes a while of its own, whatever the patience for a missing rank. Later processes are
+// more patient: the first that waits speaks, and the launcher ends the others meanwhile.
 MpiWorld started_world(milliseconds timeout) {
-  const StartWatch watch(timeout + std::chrono::seconds(10));
+  constexpr milliseconds kStart{10'000};
+  constexpr milliseconds kStagger{3'000};
+  constexpr int kMostStaggered = 10;
+  const LaunchedProcess process = launched_process(std::getenv);
+  const StartWatch watch(timeout + kStart + kStagger * std::min(process.rank, kMostStaggered),
+                         process);
   return MpiWorld();
 }
 
@@ -63,13 +70,7 @@ class MpiBackend final : public Backend, public ProcessLink {
   MpiBackend(int ranks, double timeout_s)
       : timeout_(static_cast<std::int64_t>(timeout_s * 1000.0)),
         world_(started_world(timeout_)),
-        ops_(threads_per_rank(ranks)) {
-    if (world_.size() != ranks) {
-      throw InvalidArgument("collective mpi: dcp = " + std::to_string(ranks) + " but " +
-                            std::to_string(world_.size()) +
-                            " processes run; start with mpirun -n " + std::to_string(ranks));
-    }
-  }
+        ops_(threads_per_rank(ranks)) {}
 
   Device& device(int) override { return host_device(); }
   Stream stream(int) override { return {}; }
@@ -87,6 +88,9 @@ class MpiBackend final : public Backend, public ProcessLink {
         world_.make_collective({.group_size = options.world_size, .timeout = timeout_});
     RecordingCollective recorded(*collective, log);
     body(recorded);
+  }
+  std::vector<std::string> gather_everywhere(std::string_view mine) override {
+    return world_.gather_everywhere(mine, timeout_);
   }
   ProcessLink* link() override { return this; }
 

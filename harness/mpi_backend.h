@@ -7,8 +7,8 @@
 
 namespace mladcp {
 
-// `ranks` must be the number of processes. InvalidArgument otherwise, Unsupported in a build
-// without MPI, MpiError when MPI cannot start. One per process, ever.
+// For groups of `ranks`, as many as there are processes: run_scenario holds them to it. Unsupported
+// in a build without MPI, MpiError when MPI cannot start. One per process, ever.
 std::unique_ptr<Backend> make_mpi_backend(int ranks, double timeout_s);
 
 }  // namespace mladcp

@@ -63,7 +63,7 @@ void hint_at_duration(const Scenario& scenario) {
 }  // namespace
 
 void hint_before_run(const Scenario& scenario) {
-  if (launched_rank(std::getenv) != 0) return;
+  if (launched_process(std::getenv).rank != 0) return;
   hint_at_mpi(scenario);
   hint_at_duration(scenario);
 }

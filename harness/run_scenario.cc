@@ -65,22 +65,26 @@ void expect_offered(const Scenario& scenario) {
   }
 }
 
-// A process that runs other probes would answer questions that nobody asked. Over NCCL a report
-// travels as a collective of its own, which has checks of its own.
+// A process that runs other probes would answer questions that nobody asked. All judge the same
+// scenarios, so that none goes on while another refuses.
 void expect_same_scenario(Backend& backend, const Scenario& scenario) {
-  if (scenario.collective != "mpi" || backend.link() == nullptr) return;
-  const std::vector<std::string> all = backend.link()->gather_at_root(to_json(scenario));
+  const std::vector<std::string> all = backend.gather_everywhere(to_json(scenario));
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     // In the order of visit_keys: what others follow from, model and phase, comes before them.
-    const auto own = nlohmann::ordered_json::parse(all[0]);
+    const auto first = nlohmann::ordered_json::parse(all[0]);
     const auto other = nlohmann::ordered_json::parse(all[rank]);
-    for (const auto& [key, value] : own.items()) {
+    for (const auto& [key, value] : first.items()) {
       if (other.at(key) == value) continue;
       throw InvalidArgument(fmt::format("{} = {} on process 0, {} on process {}: give all the same",
                                         key, value.dump(), other.at(key).dump(), rank));
     }
   }
+  const auto processes = static_cast<std::int64_t>(all.size());
+  if (scenario.collective != "mpi" || processes == scenario.parallel.dcp) return;
+  throw InvalidArgument(
+      fmt::format("collective mpi: dcp = {} but {} processes run; start with mpirun -n {}",
+                  scenario.parallel.dcp, processes, scenario.parallel.dcp));
 }
 
 }  // namespace

@@ -108,7 +108,11 @@ TEST(LaunchEnvironment, RefusalsNameVariableValueAndRemedy) {
 }
 
 TEST(LaunchEnvironment, RankOfAProcessIsTheFirstsWhereNothingSensibleIsSaid) {
-  const auto rank = [](const Variables& variables) { return launched_rank(lookup_in(variables)); };
+  const auto rank = [](const Variables& variables) {
+    return launched_process(lookup_in(variables)).rank;
+  };
+  EXPECT_EQ(launched_process(lookup_in({{"RANK", "1"}, {"WORLD_SIZE", "3"}})).world_size, 3);
+  EXPECT_EQ(launched_process(lookup_in({{"RANK", "3"}, {"WORLD_SIZE", "3"}})).world_size, 1);
   EXPECT_EQ(rank({}), 0);
   EXPECT_EQ(rank({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), 0);
   EXPECT_EQ(rank({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), 1);

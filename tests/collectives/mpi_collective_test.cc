@@ -142,6 +142,19 @@ TEST(MpiWorld, GathersReportsAtProcessZero) {
   }
 }
 
+// Messages too long to be on their way before the receiver asks for them.
+TEST(MpiWorld, GathersEverywhereWhatEachProcessHandsIn) {
+  MpiWorld& world = mpi_world_under_test();
+  const auto contribution = [](int rank) {
+    return std::string(static_cast<std::size_t>(rank) * 1'000'000, static_cast<char>('a' + rank));
+  };
+  const std::vector<std::string> all = world.gather_everywhere(contribution(world.rank()));
+  ASSERT_EQ(all.size(), static_cast<std::size_t>(world.size()));
+  for (int rank = 0; rank < world.size(); ++rank) {
+    EXPECT_TRUE(all[static_cast<std::size_t>(rank)] == contribution(rank)) << "of process " << rank;
+  }
+}
+
 TEST(MpiWorld, StartsOnceAProcess) {
   EXPECT_TRUE(MpiWorld::launched());
   EXPECT_THROW(MpiWorld(), MpiError);
