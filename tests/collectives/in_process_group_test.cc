@@ -2,6 +2,7 @@
 #include "collectives/in_process_group.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <chrono>
 #include <mutex>
@@ -251,6 +252,22 @@ TEST(InProcessGroup, TensorsMustBeOnTheGroupsDevice) {
   TensorView out = in;
   out.device = nullptr;
   EXPECT_THROW(handle->all_gather(out, in, 0, kHostStream, "query"), InvalidArgument);
+}
+
+// The default stack is made larger than any machine has memory: no thread can start.
+TEST(InProcessGroup, ARankWithoutAThreadFailsWithARemedy) {
+  pthread_attr_t usual;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  pthread_attr_t huge = usual;
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, std::size_t{1} << 46), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  InProcessGroup group(3, kShortWait);
+  const Outcome outcome =
+      outcome_of([&] { group.run([](Collective& collective) { gather(collective); }); });
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  EXPECT_EQ(outcome.message,
+            "rank 0 of 3 got no thread: Resource temporarily unavailable; use fewer ranks (tp, "
+            "dcp), or allow more threads and memory (ulimit -u, -v)");
 }
 
 // 16 ranks, 10,000 mixed calls: the data race and deadlock test, run under ThreadSanitizer too.
