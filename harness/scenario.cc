@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <set>
 
 #include "core/ceil_div.h"
 #include "core/chunk_plan.h"
 #include "core/error.h"
+#include "core/scheduler.h"
 #include "harness/probe.h"
 
 namespace mladcp {
@@ -44,16 +46,24 @@ void expect_lengths(const char* field, const std::vector<std::int64_t>& lengths,
 
 void expect_scale(const char* field, float scale) {
   if (scale >= kLeastContentScale && scale <= kMostContentScale) return;
-  throw InvalidArgument(
-      fmt::format("{} = {}: must be from 1/448 to 512, for codes to hold contents of deviation 1",
-                  field, scale));
+  throw InvalidArgument(fmt::format(
+      "{} = {}: must be from {} (1/448) to {}, for codes to hold contents of deviation 1", field,
+      scale, kLeastContentScale, kMostContentScale));
+}
+
+// Of the scales that are used: of another its range is not what is wrong (expect_meaning).
+void expect_scales(const Scenario& scenario) {
+  const ParallelConfig& config = scenario.parallel;
+  const bool decodes = scenario.phase != Phase::kPrefill;
+  if (decodes && config.quantized_query()) expect_scale("q_scale", config.q_scale);
+  if (config.kv_dtype == DType::kE4M3) expect_scale("k_scale", config.k_scale);
 }
 
 void expect_as_many(const char* field, std::size_t got, const char* of_field, std::size_t wanted) {
   if (got == wanted) return;
   throw InvalidArgument(std::string(field) + " has " + std::to_string(got) + " entries but " +
                         of_field + " has " + std::to_string(wanted) +
-                        ": give one of each per request");
+                        ": give one of each per request, or one of new_tokens for all");
 }
 
 void validate_audit(const std::string& audit) {
@@ -138,10 +148,16 @@ void expect_meaning(const Scenario& s) {
   }
 }
 
+constexpr double kMostPlanBytes = 4e9;
+
 struct ChunkPlanSize {
   std::int64_t tokens = 0;
+  std::int64_t rows = 0;    // of a rank
   std::int64_t chunks = 0;  // at least
-  double bytes = 0.0;
+  double bytes_a_chunk = 0.0;
+  double bytes_of_rows = 0.0;  // however many chunks they are in
+
+  double bytes() const { return static_cast<double>(chunks) * bytes_a_chunk + bytes_of_rows; }
 };
 
 // Of a chunk, N + 3 index arrays are as long as the batch, however few requests it holds, and two
@@ -149,31 +165,57 @@ struct ChunkPlanSize {
 ChunkPlanSize size_of_plan(const std::vector<std::int64_t>& contexts,
                            const ChunkGeometry& geometry) {
   ChunkPlanSize size;
-  std::int64_t rows = 0;  // of a rank
   for (const std::int64_t context : contexts) {
     size.tokens += context;
-    rows += geometry.sharding.padded_rows(context);
+    size.rows += geometry.sharding.padded_rows(context);
   }
-  size.chunks = ceil_div(rows, geometry.local_rows());
+  size.chunks = ceil_div(size.rows, geometry.local_rows());
   const auto requests = static_cast<double>(contexts.size());
   const auto n = static_cast<double>(geometry.sharding.world_size);
-  size.bytes = static_cast<double>(size.chunks) * (4.0 * requests * (n + 3.0) + 256.0 * n) +
-               4.0 * static_cast<double>(size.tokens + rows);
+  size.bytes_a_chunk = 4.0 * requests * (n + 3.0) + 256.0 * n;
+  size.bytes_of_rows = 4.0 * static_cast<double>(size.tokens + size.rows);
   return size;
 }
 
+// "a workspace of at least about 47168 rows, or ", the least that may do; nothing where none does.
+std::string larger_workspace(const ChunkPlanSize& size, const ChunkGeometry& geometry) {
+  const double chunks = std::floor((kMostPlanBytes - size.bytes_of_rows) / size.bytes_a_chunk);
+  if (chunks < 1.0) return "";
+  const std::int64_t local_rows = ceil_div(size.rows, static_cast<std::int64_t>(chunks));
+  const std::int64_t cut = geometry.cut();
+  const std::int64_t rows = ceil_div(local_rows * geometry.sharding.world_size, cut) * cut;
+  if (rows > kMostInt32) return "";
+  return fmt::format("a workspace of at least about {} rows, or ", rows);
+}
+
 void expect_plan_in_memory(const Scenario& scenario, const ChunkGeometry& geometry) {
-  constexpr double kMostBytes = 4e9;
   const bool both = scenario.phase == Phase::kBoth;
   const auto& contexts = both ? scenario.seq_lens : scenario.context_lens;
   const ChunkPlanSize size = size_of_plan(contexts, geometry);
-  if (size.bytes <= kMostBytes) return;
+  if (size.bytes() <= kMostPlanBytes) return;
   throw InvalidArgument(
       fmt::format("{} has {} entries, {} tokens: a plan of about {} chunks would take {:.0f} GB, "
-                  "more than {:.0f}; give a workspace of more than {} rows, or fewer or shorter "
-                  "requests",
+                  "more than {:.0f}; give {}fewer or shorter requests",
                   both ? "seq_lens" : "context_lens", contexts.size(), size.tokens, size.chunks,
-                  size.bytes * 1e-9, kMostBytes * 1e-9, scenario.workspace_rows));
+                  size.bytes() * 1e-9, kMostPlanBytes * 1e-9, larger_workspace(size, geometry)));
+}
+
+// In the words of this program what the planner says of its own fields.
+void expect_geometry(const Scenario& scenario, const ChunkGeometry& geometry) {
+  try {
+    validate(geometry);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("workspace = {} with dcp = {}: {}", scenario.workspace_rows,
+                                      scenario.parallel.dcp, error.what()));
+  }
+}
+
+void expect_schedulable(const Scenario& scenario) {
+  const auto requests = static_cast<std::int64_t>(scenario.seq_lens.size());
+  if (requests <= kMaxScheduledRequests) return;
+  throw InvalidArgument(fmt::format(
+      "seq_lens has {} entries: a decode step schedules at most {}; give fewer requests", requests,
+      kMaxScheduledRequests));
 }
 
 void validate_prefill(const Scenario& scenario) {
@@ -190,7 +232,7 @@ void validate_prefill(const Scenario& scenario) {
   }
   const ParallelConfig& config = scenario.parallel;
   const ChunkGeometry geometry{config.sharding(), config.page_size, scenario.workspace_rows};
-  validate(geometry);
+  expect_geometry(scenario, geometry);
   expect_plan_in_memory(scenario, geometry);
 }
 
@@ -231,8 +273,7 @@ std::vector<StepRequest> Scenario::step_requests() const {
 
 void validate(const Scenario& scenario) {
   model_from_name(scenario.model);
-  expect_scale("q_scale", scenario.parallel.q_scale);
-  expect_scale("k_scale", scenario.parallel.k_scale);
+  expect_scales(scenario);
   validate(scenario.parallel);
   const std::int64_t groups = scenario.parallel.groups();
   if (scenario.group < -1 || scenario.group >= groups) {
@@ -260,6 +301,7 @@ void validate(const Scenario& scenario) {
   expect_lengths("new_tokens", scenario.new_tokens, kMostNewTokens);
   validate_audit(scenario.audit);
   expect_meaning(scenario);
+  expect_schedulable(scenario);
   if (scenario.phase != Phase::kDecode) validate_prefill(scenario);
 }
 

@@ -140,8 +140,9 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --q-scale 0", "q_scale"},
       {"run --k-scale nan", "k_scale"},
       {"run --k-scale 2.2e-3",
-       "k_scale = 0.0022: must be from 1/448 to 512, for codes to hold contents of deviation 1"},
-      {"run --q-scale 513", "q_scale = 513: must be from 1/448 to 512"},
+       "k_scale = 0.0022: must be from 0.002232143 (1/448) to 512, for codes to hold contents of "
+       "deviation 1"},
+      {"run --q-scale 513", "q_scale = 513: must be from 0.002232143 (1/448) to 512"},
       {"run --kv-dtype int4", "int4"},
       {"run --kv-dtype bf16 --query quantized", "quantized"},
       {"run --model gpt-2", "gpt-2"},

@@ -190,6 +190,25 @@ TEST(Scenario, RefusesFieldsByNameValueAndRemedy) {
          s.context_lens = {1};
          s.new_tokens = {1048577};
        }},
+      {"k_scale means nothing in bf16",  // what is in range there is no question
+       [](Scenario& s) {
+         s.parallel.kv_dtype = DType::kBF16;
+         s.parallel.k_scale = 600.0F;
+       }},
+      {"q_scale means nothing in prefill",
+       [](Scenario& s) {
+         s.phase = Phase::kPrefill;
+         s.parallel.q_scale = 600.0F;
+       }},
+      {"seq_lens has 16385 entries: a decode step schedules at most 16384; give fewer requests",
+       [](Scenario& s) { s.seq_lens.assign(16385, 1); }},
+      {"workspace = 4096 with dcp = 3: ",
+       [](Scenario& s) {
+         s.phase = Phase::kPrefill;
+         s.workspace_rows = 4096;
+         s.parallel.heads = 9;
+         s.parallel.tp = s.parallel.dcp = 3;
+       }},
       {"context_lens has 1",
        [](Scenario& s) {
          s.phase = Phase::kPrefill;
@@ -213,10 +232,15 @@ TEST(Scenario, RefusesMoreChunksThanMemoryHolds) {
   scenario.workspace_rows = 4096;
   EXPECT_EQ(message_of([&] { validate(scenario); }),
             "context_lens has 30000 entries, 122880000 tokens: a plan of about 30000 chunks would "
-            "take 40 GB, more than 4; give a workspace of more than 4096 rows, or fewer or shorter "
-            "requests");
-  scenario.workspace_rows = 65536;
+            "take 40 GB, more than 4; give a workspace of at least about 47168 rows, or fewer or "
+            "shorter requests");
+  scenario.workspace_rows = 47168;
   validate(scenario);
+  scenario.workspace_rows = 47104;  // one cut less
+  EXPECT_THAT(message_of([&] { validate(scenario); }), HasSubstr("more than 4; give a workspace"));
+  scenario.context_lens.assign(30000, 1 << 20);  // their rows alone are too many for any workspace
+  EXPECT_THAT(message_of([&] { validate(scenario); }),
+              HasSubstr("more than 4; give fewer or shorter requests"));
   scenario.context_lens.assign(30000, 100);
   scenario.workspace_rows = 4096;
   validate(scenario);
