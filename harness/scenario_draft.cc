@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/ceil_div.h"
 #include "core/chunk_plan.h"
 #include "core/error.h"
 #include "harness/lengths.h"
@@ -31,40 +32,52 @@ std::vector<std::int64_t> traced_lengths(const ScenarioDraft& draft) {
 void complete_prefill(Scenario& scenario, std::size_t requests) {
   if (scenario.new_tokens.empty()) scenario.new_tokens = {kDefaultNewTokens};
   if (scenario.new_tokens.size() == 1) scenario.new_tokens.resize(requests, scenario.new_tokens[0]);
-  if (scenario.workspace_rows != 0) return;
-  const ParallelConfig& config = scenario.parallel;
-  validate(config);
-  const std::int64_t cut = ChunkGeometry{config.sharding(), config.page_size, 0}.cut();
-  scenario.workspace_rows = (kDefaultWorkspace + cut - 1) / cut * cut;
+  if (scenario.workspace_rows == 0) scenario.workspace_rows = default_workspace(scenario.parallel);
 }
 
 // Where a source turns to another phase, earlier ones may be the report of the phase before: what
-// the requests of that phase alone have ends, also empty lists, which every report has.
+// that phase alone has ends, also empty lists, which every report has.
 void turn_phase(ScenarioDraft& draft, const ScenarioDraft::Keys& given) {
   Scenario& scenario = draft.scenario;
   if (std::exchange(draft.phase, scenario.phase) == scenario.phase) return;
   const Scenario plain;
-  const auto end = [&](const char* key, auto Scenario::*field) {
+  const auto end = [&](const char* key, auto& value, const auto& plain_value) {
     if (given.count(key) != 0) return;
-    scenario.*field = plain.*field;
+    value = plain_value;
     draft.given.erase(key);
   };
+  const auto end_seq_lens = [&] { end("seq_lens", scenario.seq_lens, plain.seq_lens); };
+  const auto end_contexts = [&] { end("context_lens", scenario.context_lens, plain.context_lens); };
+  const auto end_added = [&] { end("new_tokens", scenario.new_tokens, plain.new_tokens); };
   const bool prefill = scenario.phase == Phase::kPrefill;
   if (!(prefill ? scenario.seq_lens : scenario.context_lens).empty()) {
-    if (scenario.seq_lens.empty()) end("seq_lens", &Scenario::seq_lens);
-    if (scenario.context_lens.empty()) end("context_lens", &Scenario::context_lens);
-    end(prefill ? "seq_lens" : "context_lens",
-        prefill ? &Scenario::seq_lens : &Scenario::context_lens);
-    if (scenario.new_tokens.size() > 1) end("new_tokens", &Scenario::new_tokens);  // one a length
+    if (prefill || scenario.seq_lens.empty()) end_seq_lens();
+    if (!prefill || scenario.context_lens.empty()) end_contexts();
+    if (scenario.new_tokens.size() > 1) end_added();  // one a length
   }
-  if (prefill) end("q_len", &Scenario::q_len);
+  if (prefill) {
+    ParallelConfig& config = scenario.parallel;
+    end("q_len", scenario.q_len, plain.q_len);
+    end("query", config.query, plain.parallel.query);
+    end("q_scale", config.q_scale, plain.parallel.q_scale);
+    end("combine", config.combine, plain.parallel.combine);
+    end("reduce_dtype", config.reduce_dtype, plain.parallel.reduce_dtype);
+    end("project_before_merge", config.project_before_merge, plain.parallel.project_before_merge);
+    end("replicate_query", config.replicate_query, plain.parallel.replicate_query);
+  }
   if (scenario.phase != Phase::kDecode) return;
-  end("new_tokens", &Scenario::new_tokens);
-  end("workspace", &Scenario::workspace_rows);
-  end("audit", &Scenario::audit);
+  end_added();
+  end("workspace", scenario.workspace_rows, plain.workspace_rows);
+  end("audit", scenario.audit, plain.audit);
 }
 
 }  // namespace
+
+std::int64_t default_workspace(const ParallelConfig& config) {
+  validate(config);
+  const std::int64_t cut = ChunkGeometry{config.sharding(), config.page_size, 0}.cut();
+  return ceil_div(kDefaultWorkspace, cut) * cut;
+}
 
 void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given) {
   const auto gives = [&](const char* key) { return given.count(key) != 0; };

@@ -83,9 +83,15 @@ void visit_keys(ScenarioDraft& draft, Visitor& visit) {
 // where no source gives any. InvalidArgument when it gives lengths twice.
 void accept(ScenarioDraft& draft, const ScenarioDraft::Keys& given);
 
-// JSON of a scenario, or of a report with one. A report has every key: its seed and heads count as
-// given where they are not the default and the model's. Unknown and repeated keys, wrong types and
-// values are InvalidArgument naming the key; `source` (a file name) leads every message.
+// Gathered rows of a chunk where nobody asks for any: some thousand, where a context may be cut.
+// Throws what validate(config) does.
+std::int64_t default_workspace(const ParallelConfig& config);
+
+// JSON of a scenario, or of a report with one. A report has every key: its seed, heads and
+// workspace count as given where they are not the default, the model's and the configuration's
+// default; new tokens that are all alike are one number, for however many requests there will be.
+// Unknown and repeated keys, wrong types and values are InvalidArgument naming the key; `source` (a
+// file name) leads every message.
 void read_json(ScenarioDraft& draft, std::string_view text, std::string_view source);
 
 // The scenario it stands for: lengths read, defaults filled in, validated. InvalidArgument

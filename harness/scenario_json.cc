@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -121,11 +123,28 @@ bool is_report(const Json& json) {
   return json.is_object() && (json.contains("schema") || json.contains("scenario"));
 }
 
+bool has_default_workspace(const Scenario& scenario) {
+  try {
+    return scenario.workspace_rows == default_workspace(scenario.parallel);
+  } catch (const InvalidArgument&) {  // no default for what flags may still put right
+    return false;
+  }
+}
+
 // A report has every key. A seed that was asked for would pick other rows of a trace; heads that
-// were would stay with another model.
-void forget_defaults(const Scenario& scenario, ScenarioDraft::Keys& given) {
+// were would stay with another model, a workspace with another number of ranks, and a list of new
+// tokens with other lengths.
+void forget_defaults(Scenario& scenario, ScenarioDraft::Keys& given) {
   if (scenario.seed == Scenario{}.seed) given.erase("seed");
   if (scenario.parallel.heads == scenario.model_config().heads) given.erase("heads");
+  if (has_default_workspace(scenario)) {
+    scenario.workspace_rows = 0;
+    given.erase("workspace");
+  }
+  std::vector<std::int64_t>& added = scenario.new_tokens;
+  const bool alike =
+      std::adjacent_find(added.begin(), added.end(), std::not_equal_to<>()) == added.end();
+  if (!added.empty() && alike) added.resize(1);
 }
 
 // Of a report; later versions may mean another thing by the same key.

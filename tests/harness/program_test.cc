@@ -365,8 +365,47 @@ TEST(Program, AReportOfAnotherPhaseIsAScenario) {
   EXPECT_EQ(plan("--phase decode").at("seq_lens"), (std::vector<int>{20, 90}));
   EXPECT_EQ(plan("--phase prefill").at("new_tokens"), (std::vector<int>(8, 64)));
 
+  save(
+      "--seq-lens 9,70 --q-len 2 --query quantized --q-scale 0.25 --combine a2a --replicate-query");
+  scenario = plan("--phase prefill");
+  EXPECT_EQ(scenario.at("q_scale"), 1.0);
+  EXPECT_EQ(scenario.at("combine"), "ag_rs");
+  EXPECT_EQ(run_program("plan --phase prefill --combine a2a --scenario " + path).status, 2);
+
   std::ofstream(path) << R"({"context_lens": [5, 8], "new_tokens": [3, 4]})";  // of no phase
   EXPECT_EQ(plan("--phase prefill").at("new_tokens"), (std::vector<int>{3, 4}));
+  unlink(path.c_str());
+}
+
+// What the first run filled in follows the flags of the second; what it was given stays.
+TEST(Program, DefaultsOfAReportFollowOtherFlags) {
+  const std::string path = temporary_path("report.json");
+  const auto save = [&](const std::string& flags) {
+    std::ofstream(path) << run_program("plan --json - --phase prefill " + flags).output;
+  };
+  const auto plan = [&](const std::string& flags) {
+    return run_program("plan --scenario " + path + " --json - " + flags);
+  };
+  const auto scenario = [&](const std::string& flags) {
+    const Outcome outcome = plan(flags);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return outcome.status == 0 ? nlohmann::json::parse(outcome.output).at("scenario")
+                               : nlohmann::json::object();
+  };
+  save("--context-lens 40,90 --tp 2 --dcp 2 --heads 18 --model tiny");
+  EXPECT_EQ(scenario("--context-lens 1,2,3").at("new_tokens"), (std::vector<int>(3, 64)));
+  const std::string trace = "--lengths tests/data/azure_llm_code.csv --batch 3";
+  EXPECT_EQ(scenario(trace).at("new_tokens"), (std::vector<int>(3, 64)));
+  EXPECT_EQ(scenario("--tp 3 --dcp 3").at("workspace"), 4224);  // 22 times lcm(64, 3)
+  save("--context-lens 40,90 --new-tokens 3");
+  EXPECT_EQ(scenario("--context-lens 1,2,3").at("new_tokens"), (std::vector<int>(3, 3)));
+  save("--context-lens 40,90 --new-tokens 3,4 --workspace 512");
+  EXPECT_EQ(scenario("--context-lens 1,2").at("new_tokens"), (std::vector<int>{3, 4}));
+  EXPECT_EQ(scenario("--tp 4 --dcp 4").at("workspace"), 512);
+  const Outcome other = plan("--context-lens 1,2,3");
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.output, HasSubstr("context_lens has 3 entries but new_tokens has 2: give one "
+                                      "of each per request, or one of new_tokens for all"));
   unlink(path.c_str());
 }
 
