@@ -99,8 +99,11 @@ void judge(const AttentionDump& dump, const NumericsProfile& profile, int rank, 
       expect_decode(dump.problem, profile, rounding, threads).per_set[0];
   for (const double bound : expected.out.bound) {
     if (std::isfinite(bound)) continue;
-    throw InvalidArgument(dump.file.path +
-                          ": q and kv_cache are so large that no bound is finite; scale them down");
+    throw InvalidArgument(fmt::format(
+        "{}: q, kv_cache and their scales are so large that no bound is finite; scale them down "
+        "(softmax_scale {:g}, q_scale {:g}, k_scale {:g})",
+        dump.file.path, dump.problem.softmax_scale, dump.problem.query_scale,
+        dump.problem.key_scale));
   }
   const Tensor lse = with_one_mark(dump);
   checks.push_back(

@@ -130,6 +130,15 @@ TEST(DumpChecks, AnEmptyRowMayCarryEitherInfinityAndNothingElse) {
   EXPECT_FALSE(all_hold(judge_dumps({spoiled(with_empty_request(0.0F))}, kNumerics, 2)));
 }
 
+// A scale that alone is in range may be what is too much.
+TEST(DumpChecks, ScalesAreNamedWhereNoBoundIsFinite) {
+  const std::string path =
+      spoiled([](SafetensorsFile& file) { file.metadata["k_scale"] = "1.26e30"; });
+  EXPECT_THAT([&] { judge_dumps({path}, kNumerics, 2); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("no bound is finite"), HasSubstr("k_scale 1.26e+30"))));
+}
+
 TEST(DumpChecks, RefusalsNameFileFieldAndValue) {
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.tensors.erase("lse"); }),
               AllOf(HasSubstr(".safetensors"), HasSubstr("\"lse\"")));
@@ -149,6 +158,8 @@ TEST(DumpChecks, RefusalsNameFileFieldAndValue) {
               HasSubstr("metadata k_scale is 0, must be from 2^-100 to 2^100"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["q_scale"] = "1e-38"; }),
               HasSubstr("metadata q_scale is 1e-38, must be from 2^-100 to 2^100"));
+  EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata["softmax_scale"] = "2e30"; }),
+              HasSubstr("metadata softmax_scale is 2e+30, must be from 2^-100 to 2^100"));
   EXPECT_THAT(refusal([](SafetensorsFile& file) { file.metadata.erase("softmax_scale"); }),
               HasSubstr("softmax_scale"));
   EXPECT_THAT(
