@@ -24,20 +24,6 @@ std::string refusal(const std::string& flag, const std::string& path, int reason
                      std::strerror(reason));
 }
 
-// 0, or why not. A pipe is not opened: its reader would take that for all there is.
-int why_unwritable(const std::string& path) {
-  const int fresh = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fresh >= 0) {
-    close(fresh);
-    unlink(path.c_str());
-    return 0;
-  }
-  if (errno != EEXIST) return errno;
-  if (std::error_code none; std::filesystem::is_directory(path, none)) return EISDIR;
-  // Gone again: another process of the job has asked the same.
-  return access(path.c_str(), W_OK) == 0 || errno == ENOENT ? 0 : errno;
-}
-
 // Whether the path leads to what is no file, a pipe or a device: writing there takes nothing away.
 bool is_stream(const std::string& path) {
   std::error_code none;
@@ -78,6 +64,25 @@ std::optional<int> descriptor_of(const std::string& path) {
     at = (at.parent_path() / next).lexically_normal();
   }
   return {};
+}
+
+// 0, or why not. A pipe is not opened: its reader would take that for all there is.
+int why_unwritable(const std::string& path) {
+  const int fresh = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fresh >= 0) {
+    close(fresh);
+    unlink(path.c_str());
+    return 0;
+  }
+  if (errno != EEXIST) return errno;
+  if (std::error_code none; std::filesystem::is_directory(path, none)) return EISDIR;
+  if (const auto descriptor = descriptor_of(path)) {  // what it was opened for, not who may open it
+    const int flags = fcntl(*descriptor, F_GETFL);
+    if (flags < 0) return errno;
+    return (flags & O_ACCMODE) == O_RDONLY ? EBADF : 0;
+  }
+  // Gone again: another process of the job has asked the same.
+  return access(path.c_str(), W_OK) == 0 || errno == ENOENT ? 0 : errno;
 }
 
 // A descriptor's file opened by its path would be cut off, and written over from its beginning.

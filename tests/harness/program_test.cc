@@ -530,6 +530,9 @@ TEST(Program, AReportToADescriptorFollowsWhatIsThere) {
   const Outcome closed = run_program("plan --seq-lens 3 --json /dev/fd/9");
   EXPECT_EQ(closed.status, 2);
   EXPECT_THAT(closed.output, HasSubstr("--json /dev/fd/9 cannot be written: "));
+  const Outcome read_only = run_program("plan --seq-lens 3 --json /dev/fd/9 9<" + path);
+  EXPECT_EQ(read_only.status, 2);  // before any work
+  EXPECT_THAT(read_only.output, StartsWith("mladcp: --json /dev/fd/9 cannot be written: Bad file"));
   unlink(link.c_str());
   unlink(path.c_str());
 }
