@@ -122,6 +122,12 @@ void print(const Kill& kill) {
                  s.smallest == 0.0 ? "none" : fmt::format("{:.3g}", s.smallest));
     }
   }
+  if (kill.findings.empty()) {  // --smallest --only KIND
+    fmt::print(
+        "\n{}: no fault of the catalogue was tried, the smallest of one kind alone; {:.1f} s\n",
+        kill.holds() ? "PASS" : "FAIL", kill.seconds);
+    return;
+  }
   const auto count = [&](auto predicate) {
     return std::count_if(kill.findings.begin(), kill.findings.end(), predicate);
   };

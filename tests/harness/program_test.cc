@@ -314,6 +314,9 @@ TEST(Program, OnlyRestrictsTheSmallestFaultsToo) {
   const auto json = nlohmann::json::parse(one.output);
   EXPECT_EQ(json.at("faults").size(), 0U);
   EXPECT_EQ(json.at("smallest").size(), 3U);  // S = 128, 8192, 131072
+  EXPECT_THAT(run_program("faults --smallest --only 'LSE offset'").output,
+              ContainsRegex("\nPASS: no fault of the catalogue was tried, the smallest of one kind "
+                            "alone; [0-9.]+ s\n$"));
   const Outcome other = run_program("faults --smallest --only absorb-one-percent");
   EXPECT_EQ(other.status, 2);
   EXPECT_THAT(other.output, HasSubstr("only = 'absorb-one-percent': no kind that --smallest tries; "
