@@ -60,6 +60,7 @@ std::string unexpected(const CLI::App& program) {
 int run_program(int argc, char** argv) {
   CLI::App program("MLA under decode context parallelism with an FP8 KV cache: simulate and check");
   program.require_subcommand(0, 1);  // none: a message of our own, which unknown words precede
+  program.set_version_flag("--version", "mladcp " MLADCP_VERSION, "print the version and end");
   program.footer(
       "Exit status: 0 all checks hold, 1 a check failed, 2 bad usage or input,\n"
       "3 could not run. 'mladcp VERB --help' explains a verb.");
@@ -72,7 +73,7 @@ int run_program(int argc, char** argv) {
   try {
     refuse_empty_values(argc, argv);
     program.parse(argc, argv);
-  } catch (const CLI::Success& wish) {  // --help
+  } catch (const CLI::Success& wish) {  // --help, --version
     return program.exit(wish);
   } catch (const CLI::ExtrasError&) {
     throw mladcp::InvalidArgument(unexpected(program));
@@ -81,7 +82,7 @@ int run_program(int argc, char** argv) {
                                   "--help");
   }
   if (program.get_subcommands().empty()) {
-    complain("which subcommand?");
+    complain("which subcommand? see mladcp --help");
     std::fputs(program.help().c_str(), stderr);
     return mladcp::kExitBadInput;
   }
@@ -117,7 +118,8 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     complain(
         "could not run: there is not enough memory; use fewer or shorter requests (--batch, "
-        "--seq-lens, --context-lens) or fewer --heads");
+        "--seq-lens, --context-lens), fewer --heads or ranks (--tp, --dcp), or a smaller "
+        "--page-size");
     return mladcp::kExitCouldNotRun;
   } catch (const std::exception& error) {
     complain(fmt::format("could not run: {}", error.what()));

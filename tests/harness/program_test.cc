@@ -179,7 +179,7 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --device cuda --model tiny --heads 8", "L and R 64, 32"},
       {"run --device cuda --page-size 48 --interleave 1", "page 48"},
       {"no-such-verb", "no-such-verb"},
-      {"", "subcommand"},
+      {"", "which subcommand? see mladcp --help"},
   };
   expect_refused(inputs, 2);
 }
@@ -453,6 +453,9 @@ TEST(Program, WhatCannotRunHereExitsThreeWithARemedy) {
 TEST(Program, HelpExitsZero) {
   EXPECT_EQ(run_program("--help").status, 0);
   EXPECT_EQ(run_program("run --help").status, 0);
+  const Outcome version = run_program("--version");
+  EXPECT_EQ(version.status, 0);
+  EXPECT_THAT(version.output, ContainsRegex("^mladcp [0-9]+\\.[0-9]+\\.[0-9]+\n$"));
 }
 
 TEST(Program, AReportThatCannotBeWrittenIsNoSuccess) {
