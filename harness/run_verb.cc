@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "harness/exit_status.h"
+#include "harness/host_memory.h"
 #include "harness/report_output.h"
 #include "harness/run_hints.h"
 #include "harness/run_scenario.h"
@@ -42,6 +43,7 @@ struct RunVerb {
   int run() const {
     expect_writable("--json", json, scenario.input_files());
     const Scenario resolved = scenario.resolve();
+    expect_host_memory(resolved);
     hint_before_run(resolved);
     ProgressBar bar;
     const Report report = run_scenario(resolved, nullptr, std::ref(bar));

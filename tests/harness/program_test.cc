@@ -178,6 +178,9 @@ TEST(Program, BadInputExitsTwoNamingFieldAndValue) {
       {"run --phase prefill --audit 0", "audit = '0'"},
       {"run --device cuda --model tiny --heads 8", "L and R 64, 32"},
       {"run --device cuda --page-size 48 --interleave 1", "page 48"},
+      {"run --model tiny --heads 16384 --tp 16384 --dcp 16384 --seq-lens 5",
+       "tp = 16384, dcp = 16384, heads = 16384, seq_lens of 1 entries: a decode step of all ranks "
+       "would take at least 35305 GB, and this machine has "},
       {"no-such-verb", "no-such-verb"},
       {"", "which subcommand? see mladcp --help"},
   };
