@@ -123,7 +123,7 @@ class HostDevice final : public Device {
         std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     if (pointer == nullptr) {
       throw Error("host: no memory for " + std::to_string(bytes) +
-                  " bytes; use fewer or shorter requests, or fewer heads");
+                  " bytes; use fewer or shorter requests, fewer heads, or smaller pages");
     }
     return pointer;
   }
