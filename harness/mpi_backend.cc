@@ -23,6 +23,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Not every launcher says what launched_process understands.
+std::string described(const LaunchedProcess& process) {
+  if (process.world_size == 1) return "this process";
+  return fmt::format("process {} of {}", process.rank, process.world_size);
+}
+
 // MPI_Init waits for every process of the job without end, and leaves no other way out than to end
 // this one: the launcher then ends the rest. Where one runs another verb it would wait for ever.
 class StartWatch {
@@ -32,10 +38,10 @@ class StartWatch {
           std::unique_lock lock(mutex_);
           if (changed_.wait_for(lock, patience, [this] { return started_; })) return;
           fmt::print(stderr,
-                     "mladcp: could not run: MPI did not start within {} ms: process {} of {} "
-                     "waits for one that does not join; start all with one command, run "
-                     "--collective mpi, or give a longer --timeout\n",
-                     patience.count(), process.rank, process.world_size);
+                     "mladcp: could not run: MPI did not start within {} ms: {} waits for one that "
+                     "does not join; start all with one command, run --collective mpi, or give a "
+                     "longer --timeout\n",
+                     patience.count(), described(process));
           std::_Exit(kExitCouldNotRun);
         }) {}
   ~StartWatch() {
