@@ -43,7 +43,7 @@ constexpr int kLaunches = 20;
 constexpr int kReplays = 9;
 constexpr std::chrono::milliseconds kIdle(500);
 
-// Seconds are relative to nothing; -1 keys a request stands for the trace.
+// The public kernels' times are of one H200.
 struct Shape {
   int batch;
   int keys;  // per request, 0: the lengths of the trace

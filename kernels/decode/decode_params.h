@@ -88,7 +88,7 @@ struct DecodeParams {
   // multiplied by output_scale; partial_lse [S, max_rows_per_request * H], natural log, -inf where
   // the split has no visible key (partial_out then holds zeros). With f16_partials the values are
   // f16 at the same indices and not multiplied by output_scale, so that none passes the largest
-  // code of the cache: half the traffic for an error of 2^-12. Split index num_splits[b] + split,
+  // code of the cache: half the traffic for an error of 2^-11. Split index num_splits[b] + split,
   // row index (t - row_begin[b]) * H + h, S = decode_max_splits(B, num_parts). Only splits that the
   // schedule uses are touched.
   void* partial_out;

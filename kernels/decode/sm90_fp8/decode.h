@@ -9,7 +9,7 @@
 
 namespace mladcp {
 
-// Empty when the kernel takes this problem on the current device, else why not.
+// Empty when the kernel, on any sm_90 device, takes this problem, else why not.
 std::string sm90_fp8_decode_refusal(const DecodeParams& params);
 
 // Query rows (tokens x heads) of one request that one CTA carries: 16, 32 or 64. The schedule's
