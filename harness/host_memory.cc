@@ -34,14 +34,12 @@ void expect_host_memory(const Scenario& scenario) {
   const double least = least_host_bytes(scenario);
   const double present = bytes_of_machine();
   if (least <= present) return;
-  throw InvalidArgument(
-      fmt::format("tp = {}, dcp = {}, heads = {}, seq_lens of {} entries: a decode step of all "
-                  "ranks would take "
-                  "at least {:.0f} GB, and this machine has {:.0f}; use fewer ranks, heads or "
-                  "requests, or plan, "
-                  "which runs nothing",
-                  scenario.parallel.tp, scenario.parallel.dcp, scenario.parallel.heads,
-                  scenario.seq_lens.size(), least * 1e-9, present * 1e-9));
+  throw InvalidArgument(fmt::format(
+      "tp = {}, dcp = {}, heads = {}, seq_lens of {} entries: a decode step of all ranks "
+      "would take at least {:.0f} GB, and this machine has {:.0f}; use fewer ranks, "
+      "heads or requests, or plan, which runs nothing",
+      scenario.parallel.tp, scenario.parallel.dcp, scenario.parallel.heads,
+      scenario.seq_lens.size(), least * 1e-9, present * 1e-9));
 }
 
 }  // namespace mladcp

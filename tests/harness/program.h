@@ -9,6 +9,10 @@
 
 namespace mladcp {
 
+// A run of few rows, four ranks.
+inline constexpr const char* kSmall =
+    "run --model tiny --heads 8 --tp 4 --dcp 4 --seq-lens 1,63,130 ";
+
 struct Outcome {
   int status = -1;     // exit status; -1 when a signal ended it
   std::string output;  // both streams
